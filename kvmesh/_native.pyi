@@ -38,7 +38,6 @@ from kvmesh.core.insight.traffic import TrafficRow
 from kvmesh.core.members.left_out import LeftOut
 from kvmesh.core.members.loads import Demand, SequencesStatistics
 from kvmesh.core.members.outcomes import Attempt
-from kvmesh.core.members.speeds import SpeedReport
 from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from kvmesh.core.prompts.segment_cache import EncodeBatch
 from kvmesh.core.prompts.text_packer import Message, Opening
@@ -58,7 +57,6 @@ from kvmesh.transport.extproc.messages import (
     ResponseTrailers,
 )
 from kvmesh.transport.grpc.session_events import Event as SessionEvent
-from kvmesh.transport.http.server.scope import End
 
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/base/base.h."""
@@ -274,24 +272,6 @@ def read_extproc(
     are skipped. Raises the last of the types for what is no `ProcessingRequest`, or an empty one.
     """
 
-def write_extproc(
-    field: int,
-    headers: Iterable[tuple[bytes, bytes]],
-    removed: Iterable[bytes],
-    endpoint: bytes | None,
-    body: bytes | None,
-    /,
-) -> bytes:
-    """Return the answer with that number, 1 to 15, to headers or a buffered body, which `body`
-    replaces.
-
-    With an endpoint it is a pick: named in a header and in dynamic metadata, and the route is
-    chosen anew.
-    """
-
-def write_extproc_piece(field: int, data: bytes, end: object, /) -> bytes:
-    """Return the answer that streams a piece of a body on, in the field with that number."""
-
 # ---- http2: HTTP/2 of a gRPC server ----
 
 @final
@@ -382,62 +362,12 @@ def scan_json(
     returned. What is no JSON is counted somehow, and never raises. O(bytes).
     """
 
-def scan_body(
-    body: bytes | bytearray | memoryview, /
-) -> (
-    tuple[
-        str | None,
-        bool,
-        int | None,
-        int,
-        int,
-        str | None,
-        str | None,
-        str | None,
-        str | None,
-        bytes | None,
-        int,
-        str | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-        bytes | None,
-    ]
-    | None
-):
-    """Return what routing reads of a chat, completion or any other body of the API; None for what
-    the strict parser has to see: all that it refuses, the fields `kvmesh` and `nvext`, and the
-    unusual.
-
-    Fields of type bytes are JSON as it stands there; None: null or absent. In order: model, whether
-    the answer is streamed, the most tokens of one answer, choices, the engine's `priority`, larger
-    first, user, cache_salt, lora_path, prompt_cache_key, messages, a list of one object or more,
-    and their number, a completion's prompt if it is one string, and whatever it is; then input,
-    input_ids, system, instructions, tools, documents, tool_choice, chat_template_kwargs and
-    reasoning_effort, and, also for null, add_generation_prompt and continue_final_message.
-    0.3 us for 400 B, 0.1 ns a byte of long texts.
-    """
-
 def scan_tokens(body: bytes | bytearray | memoryview, /) -> bytes | None:
     """Return the byte tokenizer's ids of a body's chat, or else of its text prompt, as native u32s.
 
-    None for what `scan_body` leaves, and for a chat that its tokenizer has to look at: media,
-    unusual numbers in tools, fields of other types than a chat's. A chat's `input_ids` are not
-    looked at.
-    """
-
-def scan_messages(body: bytes | bytearray | memoryview, /) -> list[tuple[str, str]] | None:
-    """Return (role, content) of each message; None unless all have just these, both strings.
-
-    None, too, for what `scan_body` leaves and for a body without a chat.
+    None for what `scan` leaves, but that choices, `lora_path` and `input_ids` are not looked at,
+    and for a chat that its tokenizer has to look at: media, unusual numbers in tools,
+    fields of other types than a chat's. For tests: what is hashed is made so.
     """
 
 @final
@@ -478,8 +408,9 @@ class Scanned:
 def scan(body: bytes, chat: bool, /) -> Scanned | None:
     """Return what routing reads of a chat or else a completion, kept as the bytes that it is.
 
-    None for what `scan_body` leaves, and for one of several choices, with a `lora_path` or
-    `input_ids`, or without messages or a prompt that is one string.
+    None for what the strict parser has to see: all that it refuses, the fields `kvmesh` and
+    `nvext`, and the unusual; and for one of several choices, with a `lora_path` or `input_ids`, or
+    without messages or a prompt that is one string. 0.3 us for 400 B, 0.1 ns a byte of long texts.
     """
 
 # ---- prompts: texts, tokens, hash chains ----
@@ -504,18 +435,6 @@ class TextCache:
         """Return what `core.prompts.segment_cache.CacheStatistics` is made of; an entry in both
         generations counts twice, as does its size.
         """
-
-@final
-class TextCutter:
-    """Cuts texts where a tokenizer does before anything else: where a token of `atomic` begins.
-
-    All `tokens` take part in the search, the leftmost longest one wins. Raises `ValueError` unless
-    they begin with ASCII other than NUL, and the longest come first.
-    """
-
-    def __new__(cls, tokens: tuple[str, ...], atomic: frozenset[str], /) -> Self: ...
-    def cut(self, text: str, /) -> list[str]:
-        """Return the segments of a text, none of them empty; together they are `text`."""
 
 @final
 class TextPacker:
@@ -973,9 +892,6 @@ class Approx:
     def find_groups(self, hashes: Hashes, /) -> Groups:
         """Return disjoint (depth, workers), deepest first."""
 
-    def find_known(self, hashes: Sequence[int], /) -> Groups:
-        """Return the same of hashes that are all there, as a decision finds them."""
-
     def statistics(self) -> ApproxStatistics:
         """Return sizes and counts."""
 
@@ -996,28 +912,6 @@ class Booking:
     No amount is beyond `core.members.loads.MOST_TOKENS`, else `OverflowError`; keys are u64s.
     """
 
-    def __new__(
-        cls,
-        request_id: str,
-        worker: WorkerId,
-        owner: str,
-        prompt_tokens: int,
-        uncached_tokens: int,
-        service_tokens: int,
-        booked_s: float,
-        renewed_s: float,
-        output_s: float,
-        streams: bool = True,
-        keys: Sequence[int] = (),
-        hashes: Hashes | bytes | None = None,
-        private_blocks: int = 0,
-        expected_blocks: int = 0,
-        foreseen_blocks: int = 0,
-        output_tokens: int = 0,
-        prefilling: bool = True,
-        service_s: float = 0.0,
-        turn: bool = False,
-    ) -> Self: ...
     @property
     def request_id(self) -> str: ...
     @property
@@ -1071,18 +965,26 @@ class Loads:
     (requests by sharing key) are copies, made when they are read.
     """
 
-    prefill_tokens: int
-    prompt_tokens: int
-    active_requests: int
-    active_blocks: int
-    expected_blocks: int
-    progress_s: float
-    silent: int
-    unseen_requests: int
-    unseen_blocks: int
-    unseen_tokens: int
-
-    def __new__(cls, worker: WorkerId) -> Self: ...
+    @property
+    def prefill_tokens(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def active_requests(self) -> int: ...
+    @property
+    def active_blocks(self) -> int: ...
+    @property
+    def expected_blocks(self) -> int: ...
+    @property
+    def progress_s(self) -> float: ...
+    @property
+    def silent(self) -> int: ...
+    @property
+    def unseen_requests(self) -> int: ...
+    @property
+    def unseen_blocks(self) -> int: ...
+    @property
+    def unseen_tokens(self) -> int: ...
     @property
     def worker(self) -> WorkerId: ...
     @property
@@ -1105,37 +1007,11 @@ class Loads:
     def booked_tokens(self) -> int:
         """The uncached prompt tokens of the requests that routers booked."""
 
-    def begin(self, booking: Booking, now: float, /) -> None:
-        """Take a booking in, the last of those that wait for their prefill. Raises `ValueError` for
-        one that is at a worker.
-        """
-
-    def end_prefill(self, booking: Booking, /) -> None:
-        """Take a booking in `prefilling` out of the backlog. Raises `KeyError` for others."""
-
-    def grow(self, blocks: int, expected_blocks: int, /) -> None:
-        """Take more blocks, some of them expected. Raises `OverflowError`."""
-
-    def end(self, booking: Booking, /) -> None:
-        """Let a booking go whose prefill has ended. Raises `KeyError` for others."""
-
-    def correct(self, requests: int, blocks: int, prefill_tokens: int, block_size: int, /) -> None:
-        """Count load that nobody booked in place of what was counted before. Raises
-        `OverflowError`.
-        """
-
     def wait_ms(self, ms_per_token: float, now: float, step_tokens: float = 0.0) -> float:
         """Return when the backlog will be prefilled, ms from now: a clock run on `ms_per_token`.
 
         A step's fixed time counts as `step_tokens`. Time since the last progress is credited up to
         the oldest request's own prefill: were more done, its first token would have come.
-        """
-
-    def shared_blocks(self, keys: Sequence[int], overlap: int) -> int:
-        """Return how many of the first `overlap` blocks active requests here already hold, as
-        sharing keys tell.
-
-        Active requests hold whole prefixes, so presence is monotonic in depth: O(log keys).
         """
 
 @final
@@ -1153,29 +1029,6 @@ class Arrivals:
         """Return requests per millisecond."""
 
 @final
-class WorkerTurns:
-    """Counts turns by worker: those of this replica and, as they are heard of, of its peers.
-
-    With one replica that is strict rotation. Several that hear of each other's turns share one
-    rotation; no worker is ahead of another by more than the turns not heard of yet, and one. A
-    worker that was away has at most 4 turns at once.
-    """
-
-    def __new__(cls) -> Self: ...
-    def take(self, worker: WorkerId, /) -> None:
-        """Count a turn."""
-
-    def next(self, names: Sequence[WorkerId], replica: str) -> WorkerId:
-        """Return whose turn it is among `names`; `ValueError` for none.
-
-        Equal ones come in an order of `replica`'s own, so that two replicas which choose at the
-        same time choose two; without a name in that of `names`.
-        """
-
-    def remove(self, worker: WorkerId, /) -> None:
-        """Forget a worker that left."""
-
-@final
 class ActiveSequences:
     """Bookings of this replica and of its peers, summed per worker: `core.members.loads`
     makes one.
@@ -1190,7 +1043,7 @@ class ActiveSequences:
 
     `bookings` are the live ones by request id, to be read alone. `generation` counts the workers
     removed, whose `Loads` are then no longer live.
-    `arrivals` counts what anybody books, `turns` what of it was sent in turn.
+    `arrivals` counts what anybody books, `turns` what of it was sent in turn, by worker.
     """
 
     def __new__(
@@ -1198,15 +1051,14 @@ class ActiveSequences:
         block_size: int,
         *,
         lease_s: float = 60.0,
-        turns: Callable[[], WorkerTurns],
         statistics: Callable[[int, int, int, int, int, int, int], SequencesStatistics],
     ) -> Self:
-        """Make one whose `turns` and statistics are made by these. Raises `ValueError`."""
+        """Make one whose statistics are made by this. Raises `ValueError`."""
 
     @property
     def bookings(self) -> dict[str, Booking]: ...
     @property
-    def turns(self) -> WorkerTurns: ...
+    def turns(self) -> dict[WorkerId, int]: ...
     @property
     def arrivals(self) -> Arrivals: ...
     @property
@@ -1301,9 +1153,6 @@ class StepTimes:
 
     step_tokens: float
 
-    def fold(self, tokens: float, ms: float) -> None:
-        """Add a step that prefilled `tokens` (> 0) in `ms` at the fleet's usual speed. O(1)."""
-
 @final
 class Ratio:
     """Decayed sum of ms over decayed sum of tokens.
@@ -1321,17 +1170,10 @@ class Ratio:
     factor: float
     slow_ms: float
 
-    def __new__(cls, ms: float = 0.0, tokens: float = 0.0) -> Self: ...
-    def fold(self, ms: float, tokens: float, half_life: float, /) -> None:
-        """Add a sample; what was there counts half after `half_life` further tokens."""
-
-    def age(self, fleet_ms_per_token: float, /) -> None:
-        """Go half of the way to the fleet's mean, half as sure: no sample came for long."""
-
 @final
 class Speeds:
     """Decayed ratios per worker, which are the fleet's as far as their difference may be chance:
-    `core.members.speeds` makes one.
+    `core.members.loads` makes one.
 
     Every sample is clipped to 1/8..8 times the present belief, so no pause, clock step or wrong
     overlap moves it far at once; steady change is followed within some ten prompts. A worker that
@@ -1347,11 +1189,7 @@ class Speeds:
     uncached_tokens: float
     output_tokens: float
 
-    def __new__(
-        cls,
-        report: Callable[[float, float, float, float, float, float, int], SpeedReport],
-        prior_ms_per_token: float,
-    ) -> Self:
+    def __new__(cls, prior_ms_per_token: float) -> Self:
         """Make those of a fleet of which nothing was seen. Raises `ValueError` for a prior that is
         not above 0.
         """
@@ -1403,9 +1241,6 @@ class Speeds:
 
     def remove_worker(self, worker: WorkerId, /) -> None:
         """Forget a worker; the fleet remembers what it contributed."""
-
-    def report(self, worker: WorkerId, /) -> SpeedReport:
-        """Return what is believed of a worker, for people."""
 
 @final
 class WorkerState:
@@ -1623,7 +1458,7 @@ class Record:
     """One request: its last decision, and what became of it. Times are the caller's, seconds.
 
     What of the decision is counted stands in the record itself; the `decision` as a whole, and
-    `forecast`, may be made only when somebody reads them. `estimated`: `prompt_tokens` come from
+    `forecast`, are made when somebody reads them. `estimated`: `prompt_tokens` come from
     the size of the body, for nothing asked about its prompt.
     `attempts` counts workers it was sent to, `failures` says what went wrong at those before the
     last. `round_robin_blocks` is what round robin would have found cached; None: not known (yet).
@@ -1634,46 +1469,40 @@ class Record:
     routed by another policy. `traced` is what a trace keeps of its prompt. `tenant` sent it.
     `kept` candidates are in the decision, 0 where that is the chosen one alone.
     `number` and `version` are the ring's; `version` grows with every change of any record.
-    `score` and `told_blocks` are the decision's, where the compiled core decided; `session_kept`:
-    its session's worker was chosen. The collector does not see records: nothing that one holds may
-    lead back to its ring.
+    `score` and `told_blocks` are the decision's. The collector does not see records: nothing that
+    one holds may lead back to its ring.
     """
 
-    first_token_s: float | None
-    ended_s: float | None
     held_ms: float | None
-    reported: Usage | None
     round_robin_blocks: int | None
-    forecast: OutputForecast | None
     failures: tuple[str, ...]
-    tenant: str
     left_out: LeftOut | None
     traced: Traced | None
-    output_tokens: int
     overridden: bool
     estimated: bool
 
-    def __new__(
-        cls, request_id: bytes, decision: Decision, hashes: Hashes, decided_s: float
-    ) -> Self:
-        """Make the record of a request decided now; what is no decision is a `TypeError`, an
-        `AttributeError` or an `OverflowError`.
-        """
-
+    @property
+    def first_token_s(self) -> float | None: ...
+    @property
+    def ended_s(self) -> float | None: ...
+    @property
+    def reported(self) -> Usage | None: ...
+    @property
+    def forecast(self) -> OutputForecast | None: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def output_tokens(self) -> int: ...
     @property
     def request_id(self) -> bytes: ...
     @property
     def decision(self) -> Decision:
-        """The last decision; where the compiled core decided made when it is first asked for."""
+        """The last decision, made when it is first asked for."""
 
     @property
     def worker(self) -> WorkerId: ...
     @property
     def policy(self) -> str: ...
-    @property
-    def hashes(self) -> Hashes | None:
-        """The prompt's hashes, None where the compiled core decided or they were let go."""
-
     @property
     def hash_count(self) -> int: ...
     @property
@@ -1722,11 +1551,6 @@ class Record:
     def told_blocks(self) -> int: ...
     @property
     def by_cache(self) -> bool: ...
-    @property
-    def session_kept(self) -> bool: ...
-    def take(self, decision: Decision, /) -> None:
-        """Stand for this decision from now on. Raises as the making does, and changes nothing."""
-
     def known_hashes(self) -> Sequence[int]:
         """Return the prompt's hashes, root first: none once they were let go."""
 
@@ -1734,15 +1558,12 @@ class Record:
         """Let the prompt's hashes go: of 100 KB they are 50 KB."""
 
     def terms(self) -> Terms:
-        """Return the chosen candidate's terms, where the compiled core decided."""
+        """Return the chosen candidate's terms."""
 
     def weighed(self) -> list[tuple[float, Terms]]:
-        """Return score and terms of all candidates, where the compiled core kept them and the
-        `decision` was not made yet.
+        """Return score and terms of all candidates, where they were kept and the `decision` was
+        not made yet.
         """
-
-    def fleet(self) -> tuple[int, int, int, int, int, float]:
-        """Return the fields of a `core.cost.terms.Fleet`, where the compiled core decided."""
 
 @final
 class Ring:
@@ -1788,18 +1609,6 @@ class Ring:
     def __len__(self) -> int: ...
     def may_weigh_all(self, now: float, /) -> bool:
         """Return whether the next decision shall keep every candidate: so many each second."""
-
-    def append(self, record: Record, /) -> None:
-        """Take a new record in. O(1), amortised. Raises `ValueError` if a ring has it already."""
-
-    def take_again(self, record: Record, decision: Decision, /) -> None:
-        """Have a record stand for another decision."""
-
-    def first_token(self, record: Record, now: float, /) -> None:
-        """Note that a record's answer begins."""
-
-    def end(self, record: Record, state: State, status: int, now: float, /) -> None:
-        """Note a record's end; what was reported of it stands there before. Raises `ValueError`."""
 
     def next_decided(self) -> Record | None:
         """Return the next record to read, its prompt's hashes included; None: all were read."""
@@ -1848,14 +1657,8 @@ class Totals:
     def best_tokens(self) -> int: ...
     @property
     def predicted_tokens(self) -> int: ...
-    def decided(self, now: float, /) -> None:
-        """Count a request as decided now."""
-
     def refused(self, now: float, /) -> None:
         """Count a request for which there was no worker."""
-
-    def ended(self, record: Record, /) -> None:
-        """Count a request that ended, in the second of its end."""
 
     def compared(self, record: Record, /) -> None:
         """Count what round robin would have done with an ended request, if that is known."""
@@ -1894,20 +1697,6 @@ class TokenCounts:
     cached: int
 
     def __new__(cls) -> Self: ...
-
-@final
-class RequestEnds:
-    """How requests ended, counted by end and class of the client's status."""
-
-    def __new__(cls) -> Self: ...
-    def add(self, end: End, status: int, /) -> None:
-        """Count an end; `status` is what the client got, 0 for nothing. Raises `ValueError`."""
-
-    def counts(self) -> list[tuple[End, int, int]]:
-        """Return (end, class of the status, how many) of every pair.
-
-        A class is the status in hundreds: 0 for nothing, 5 for 500 and more.
-        """
 
 @final
 class PrefixCounts:

@@ -39,8 +39,7 @@ check() {
             tests/property/engines/test_group_captures.py \
             tests/property/engines/test_native_engine_cache.py \
             tests/property/engines/test_native_engine_cache_misuse.py tests/property/dispatch \
-            tests/property/transport/test_extproc_reading.py \
-            tests/property/transport/test_extproc_writing.py tests/property/bounds/test_answers.py \
+            tests/property/transport/test_extproc_reading.py tests/property/bounds/test_answers.py \
             tests/unit/core/index/test_approx.py tests/unit/core/index/test_thinned.py \
             tests/unit/core/routing/peers tests/unit/core/routing/test_output_lengths.py \
             tests/unit/core/blocks/test_hashing.py tests/unit/core/cost/test_program.py \

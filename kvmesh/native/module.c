@@ -12,7 +12,6 @@
 #include "index/prompt.h"
 #include "insight/insight.h"
 #include "insight/totals.h"
-#include "loads/turns.h"
 #include "peers/booking_wire.h"
 #include "peers/outbox.h"
 #include "peers/peer.h"
@@ -72,7 +71,6 @@ static PyTypeObject *const types[] = {
     &prefix_counts_type,
     &ratio_type,
     &record_type,
-    &request_ends_type,
     &ring_type,
     &robin_shadow_type,
     &scanned_type,
@@ -82,18 +80,15 @@ static PyTypeObject *const types[] = {
     &step_times_type,
     &table_type,
     &text_cache_type,
-    &text_cutter_type,
     &text_packer_type,
     &time_errors_type,
     &token_counts_type,
     &totals_type,
-    &turns_type,
     &worker_state_type,
 };
 
 static PyMethodDef *const functions[] = {
     native_extproc_read_methods,
-    native_extproc_write_methods,
     native_head_methods,
     native_json_methods,
     native_keep_methods,

@@ -83,8 +83,7 @@ def _cache() -> Any:
 
 
 def _json(data: bytes) -> Iterator[Call]:
-    for read in (core.scan_body, core.scan_tokens, core.scan_messages):
-        yield partial(read, data)
+    yield partial(core.scan_tokens, data)
     for chat in (False, True):
         kept = core.scan(data, chat)
         yield partial(core.scan, data, chat)
@@ -228,7 +227,7 @@ def _right_calls() -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
     stored: tuple[Any, ...] = ((1,), None, b"\1\0\0\0", 1, 0, (5,))
     return [
         (core.scan, (b"{}", True)),
-        (core.scan_body, (b"{}",)),
+        (core.scan_tokens, (b"{}",)),
         (core.scan_json, (b"{}", BETWEEN, 0)),
         (core.read_extproc, (TYPES, b"")),
         (core.EventStream, (EventStream, find_usage, Kept)),

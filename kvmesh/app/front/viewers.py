@@ -57,7 +57,9 @@ class Viewers:
 class RedactedPlan:
     """A plan whose answers do not show how much of a prompt was cached."""
 
-    __slots__ = ("_plan", "next_target", "on_attempt_failed", "on_finish", "on_tokens")
+    __slots__ = (
+        "_plan", "go_on", "lose", "next_target", "on_attempt_failed", "on_finish", "on_tokens",
+    )  # fmt: skip
 
     def __init__(self, plan: ForwardPlan) -> None:
         self._plan = plan

@@ -1,6 +1,5 @@
 """How much of a prompt each worker holds: events where they are trusted, decisions beside."""
 
-from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from operator import itemgetter
@@ -243,31 +242,11 @@ class OverlapView:
                 overlaps[worker], slower[worker] = held, parts
         return slower
 
-    def record(
-        self,
-        worker: WorkerId,
-        hashes: Hashes,
-        now: float,
-        *,
-        approximate: bool = False,
-        late: bool = False,
-    ) -> "array[int] | None":
-        """Count a routed prompt as cached; return the blocks counted, None for none.
-
-        No event ever confirms `approximate` hashes. `late` ones are to be recorded once more, when
-        they count.
-        """
-        if self.routed is None:
-            return None
-        ttl_s = self._approx_ttl_s if approximate else self.ttl_s(worker)
-        if ttl_s <= 0.0:
-            return None
-        blocks = hashes.upto(ALL_BLOCKS)
-        if not blocks:
-            return None
-        if not late:
+    def record(self, worker: WorkerId, hashes: Hashes, now: float) -> None:
+        """Count a routed prompt as cached."""
+        ttl_s = self.ttl_s(worker)
+        if self.routed is not None and ttl_s > 0.0 and (blocks := hashes.upto(ALL_BLOCKS)):
             self.routed.record(worker, blocks, now, ttl_s)
-        return blocks
 
     def receive(self, worker: WorkerId, graded: Sequence[int], blocks: int, now: float) -> None:
         """Count a prompt of so many `blocks` as cached that another replica routed: `grade` made

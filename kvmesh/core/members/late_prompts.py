@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
-from kvmesh._native import Booking, Loads
+from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 
@@ -28,10 +28,6 @@ class LatePrompts:
         self.waiting: dict[WorkerId, dict[str, Booking]] = {}
         self._live = live
         self._believe = believe
-
-    def is_late(self, worker: WorkerId, loads: Loads) -> bool:
-        """Return whether a request that is booked there next waits behind others' prefills."""
-        return worker in self.workers and loads.waiting_requests > 0
 
     def add(self, booking: Booking) -> None:
         """Keep a booking's prompt back."""

@@ -1,11 +1,11 @@
-"""What a request asks of its worker, and what all of them amount to."""
+"""What a request asks of its worker, what all of them amount to, and how fast workers are."""
 
 from typing import Final
 
 import msgspec
 
 from kvmesh._native import OVERDUE as _OVERDUE
-from kvmesh._native import ActiveSequences, WorkerTurns
+from kvmesh._native import ActiveSequences, Speeds
 from kvmesh.core.blocks.hashing import Hashes
 
 MOST_TOKENS: Final = 1 << 40
@@ -51,6 +51,13 @@ OVERDUE: Final = _OVERDUE
 
 def new_sequences(block_size: int, *, lease_s: float = 60.0) -> ActiveSequences:
     """Return sequences without any booking. Raises `ValueError`."""
-    return ActiveSequences(
-        block_size, lease_s=lease_s, turns=WorkerTurns, statistics=SequencesStatistics
-    )
+    return ActiveSequences(block_size, lease_s=lease_s, statistics=SequencesStatistics)
+
+
+PRIOR_MS_PER_TOKEN: Final = 0.05
+"""Assumed before any first token: a mid-size model on one current GPU, ms per uncached token."""
+
+
+def new_speeds() -> Speeds:
+    """Return the speeds of a fleet of which nothing was seen."""
+    return Speeds(PRIOR_MS_PER_TOKEN)

@@ -8,12 +8,12 @@ import sys
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from kvmesh._native import ENTRY_OVERHEAD as _ENTRY_OVERHEAD
-from kvmesh._native import TextCache, TextCutter
+from kvmesh._native import TextCache
 from kvmesh.core.chat.opaque_text import Piece, Slot
 
 EncodeBatch = Callable[[Sequence[str]], Sequence[bytes]]
@@ -110,15 +110,35 @@ class ByteBudgetCache(Generic[Key]):
         return self._hits, self._misses, entries, size, 2 * self._half
 
 
-def new_text_cutter(
-    tokens: Sequence[str], atomic: frozenset[str]
-) -> Callable[[str], list[str]] | None:
-    """Return what cuts texts where `atomic` ones of `tokens` begin, the longest first; None where
-    one begins with what is not ASCII, or NUL: the compiled core does not look for it.
+_Node: TypeAlias = "dict[str, _Node]"
+"""What follows a beginning that tokens share, by the next character; "": a token ends there."""
+
+
+def token_pattern(tokens: Iterable[str]) -> str:
+    """Return a regular expression that finds the leftmost of `tokens`, at each place the longest.
+
+    Beginnings that tokens share stand in it once: a place costs no more characters than the longest
+    token has, however many there are, and whatever the text is full of.
     """
-    if not all(token[0].isascii() and token[0] != "\0" for token in tokens):
-        return None
-    return TextCutter(tuple(tokens), atomic).cut
+    root: _Node = {}
+    for token in tokens:
+        node = root
+        for character in token:
+            node = node.setdefault(character, {})
+        node[""] = {}
+    return _pattern_of(root)
+
+
+def _pattern_of(node: _Node) -> str:
+    """Return what matches behind a beginning that tokens share."""
+    run = ""
+    while len(node) == 1 and "" not in node:
+        ((character, node),) = node.items()
+        run += re.escape(character)
+    longer = [re.escape(one) + _pattern_of(behind) for one, behind in node.items() if one]
+    if not longer:
+        return run
+    return f"{run}(?:{'|'.join(longer)})" + ("?" if "" in node else "")
 
 
 class SegmentCache:
@@ -136,9 +156,8 @@ class SegmentCache:
         searched = {token.content: token for token in added_tokens if not token.normalized}
         ordered = sorted(filter(None, searched), key=len, reverse=True)
         self.atomic = frozenset(text for text, token in searched.items() if token.is_atomic)
-        self._search = re.compile("|".join(map(re.escape, ordered))) if self.atomic else None
+        self._search = re.compile(token_pattern(ordered)) if self.atomic else None
         starts = {text[0] for text in self.atomic}
-        self._cut = new_text_cutter(ordered, self.atomic) if self.atomic else None
         self._dividing = [text for text in ordered if not starts.isdisjoint(text)]
         self.encode_batch = encode_batch
         self.cache = TextCache(capacity)
@@ -227,8 +246,6 @@ class SegmentCache:
         """Return the segments; their concatenation is `text`."""
         if self._search is None:
             return [text] if text else []
-        if self._cut is not None:
-            return self._cut(text)
         atomic = self.atomic
         starts = [match.start() for match in self._search.finditer(text) if match[0] in atomic]
         bounds = [0, *starts, len(text)]

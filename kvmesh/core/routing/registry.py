@@ -13,10 +13,9 @@ from kvmesh.core.engines.registry import access_of
 from kvmesh.core.members.fetch_times import FetchTimes
 from kvmesh.core.members.known_names import KnownNames
 from kvmesh.core.members.left_out import LeftOut, find_left_out
-from kvmesh.core.members.loads import MOST_TOKENS
+from kvmesh.core.members.loads import MOST_TOKENS, new_speeds
 from kvmesh.core.members.membership import Change, Membership
 from kvmesh.core.members.outcomes import SERVED, Attempt, Verdict
-from kvmesh.core.members.speeds import new_speeds
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.members.worker_info import (
     NO_ADAPTERS,

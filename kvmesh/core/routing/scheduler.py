@@ -12,10 +12,10 @@ from kvmesh.core.cost.selection import Random
 from kvmesh.core.index.overlaps import HintIndex, OverlapView, RoutedIndex, TieredIndex
 from kvmesh.core.members.fetch_times import FetchTimes
 from kvmesh.core.members.late_prompts import LatePrompts
+from kvmesh.core.members.loads import new_speeds
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.silent_growth import UnseenWork, grow_unseen
-from kvmesh.core.members.speeds import new_speeds
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.routing.choice.chooser import Choice, Chooser
 from kvmesh.core.routing.choice.courses import Courses

@@ -38,3 +38,46 @@ int u32s_reserve(U32s *self, Py_ssize_t more) {
     self->room = (Py_ssize_t)room;
     return 0;
 }
+
+int u64s_read(GivenU64s *self, PyObject *given) {
+    *self = (GivenU64s){.at = NULL};
+    if (PyObject_CheckBuffer(given)) {
+        if (PyObject_GetBuffer(given, &self->view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) {
+            return -1;
+        }
+        const char *format = self->view.format;
+        if (self->view.itemsize != sizeof *self->at || format == NULL ||
+            (strcmp(format, "Q") && strcmp(format, "L"))) {
+            return set_error(PyExc_TypeError, "a buffer of u64s has format Q, not %.20s",
+                             format == NULL ? "B" : format);
+        }
+        self->at = self->view.buf;
+        self->count = self->view.len / (Py_ssize_t)sizeof *self->at;
+        return 0;
+    }
+    PyObject *tuple = PySequence_Tuple(given); /* reading an int may change a list */
+    if (tuple == NULL) {
+        return -1;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(tuple);
+    int failed = RESIZE(self->copied, count ? count : 1) < 0;
+    for (Py_ssize_t i = 0; !failed && i < count; i++) {
+        PyObject *number = PyTuple_GET_ITEM(tuple, i);
+        self->copied[i] = PyLong_AsUnsignedLongLong(number);
+        failed = self->copied[i] == UINT64_MAX && PyErr_Occurred() != NULL;
+        if (failed && PyErr_ExceptionMatches(PyExc_OverflowError)) {
+            PyErr_Format(PyExc_OverflowError, "a u64 is from 0 to 2^64-1, not %.50R", number);
+        }
+    }
+    Py_DECREF(tuple);
+    self->at = self->copied;
+    self->count = count;
+    return failed ? -1 : 0;
+}
+
+void u64s_close(GivenU64s *self) {
+    if (self->view.obj != NULL) {
+        PyBuffer_Release(&self->view);
+    }
+    PyMem_Free(self->copied);
+}

@@ -40,4 +40,18 @@ static inline int push_u32(U32s *to, uint32_t number) {
     return 0;
 }
 
+/* Numbers that Python gave: those of a buffer of u64s, or a copy of others. */
+typedef struct {
+    const uint64_t *at;
+    Py_ssize_t count;
+    Py_buffer view;
+    uint64_t *copied;
+} GivenU64s;
+
+/* Read a buffer of u64s, without a copy, or any iterable of ints; -1 with an error set. To be closed even
+ * then.
+ */
+int u64s_read(GivenU64s *self, PyObject *given);
+void u64s_close(GivenU64s *self);
+
 #endif

@@ -1,7 +1,8 @@
 /* What every room stands on: Python's headers, arguments, arrays, and the hash that tables place by.
  *
  * Everything runs under the interpreter's lock. shell.h makes types and methods, arguments.h reads their
- * arguments, names.h has names that C asks for, arrays.h numbers in a row. mixing.h hashes numbers that others choose, xxh3.h contents.
+ * arguments, names.h has names that C asks for, arrays.h numbers in a row, recent.h those used
+ * least recently. mixing.h hashes numbers that others choose, xxh3.h contents.
  */
 #ifndef KVMESH_BASE_H
 #define KVMESH_BASE_H

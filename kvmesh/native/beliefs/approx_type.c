@@ -1,8 +1,10 @@
 /* Approx: what Python sees of approx.c, named and answering as tests/reference/overlap/approx.py. */
+#include "base/arrays.h"
 #include "base/names.h"
 #include "base/shell.h"
 #include "beliefs/approx.h"
 #include "index/prompt.h"
+#include "index/view.h"
 
 #define EXPECTS "hashes are a sequence of u64s, or have `upto` and `blocks`, not %.100s"
 
@@ -76,72 +78,16 @@ static void approx_dealloc(Approx *self) {
     Py_TYPE(self)->tp_free(self);
 }
 
-static int read_hash(PyObject *object, uint64_t *block) {
-    int known = read_block(object, block);
-    if (known == 0) {
-        PyErr_Format(PyExc_OverflowError, "a hash is from 0 to 2^64-1, not %.50R", object);
-    }
-    return known > 0 ? 0 : -1;
-}
-
-/* Hashes in a row: a view of an array, or a copy of other numbers. */
-typedef struct {
-    Py_buffer view;
-    uint64_t *copy;
-    const uint64_t *blocks;
-    Py_ssize_t count;
-} Given;
-
-static void given_close(Given *self) {
-    if (self->view.obj != NULL) {
-        PyBuffer_Release(&self->view);
-    }
-    PyMem_Free(self->copy);
-}
-
-static int read_numbers(Given *self, PyObject *numbers) {
-    PyObject *fast = PySequence_Fast(numbers, "hashes are a sequence of u64s");
-    if (fast == NULL) {
-        return -1;
-    }
-    Py_ssize_t count = PySequence_Fast_GET_SIZE(fast);
-    self->copy = PyMem_Malloc((size_t)(count ? count : 1) * sizeof *self->copy);
-    int failed = self->copy == NULL;
-    if (failed) {
-        PyErr_NoMemory();
-    }
-    for (Py_ssize_t i = 0; !failed && i < count; i++) {
-        failed = read_hash(PySequence_Fast_GET_ITEM(fast, i), self->copy + i) < 0;
-    }
-    Py_DECREF(fast);
-    self->blocks = self->copy;
-    self->count = count;
-    return failed ? -1 : 0;
-}
-
 /* Read a sequence of u64s; -1 with TypeError or OverflowError set. Close it even then. */
-static int read_sequence(Given *self, PyObject *hashes) {
-    if (PyObject_CheckBuffer(hashes)) {
-        if (PyObject_GetBuffer(hashes, &self->view, PyBUF_FORMAT | PyBUF_ND) < 0) {
-            return -1;
-        }
-        const char *format = self->view.format;
-        if (self->view.itemsize == sizeof *self->blocks && format != NULL &&
-            (!strcmp(format, "Q") || !strcmp(format, "L"))) {
-            self->blocks = self->view.buf;
-            self->count = self->view.len / (Py_ssize_t)sizeof *self->blocks;
-            return 0;
-        }
-        PyBuffer_Release(&self->view);
-    }
-    if (!PySequence_Check(hashes)) {
+static int read_sequence(GivenU64s *self, PyObject *hashes) {
+    if (!PyObject_CheckBuffer(hashes) && !PySequence_Check(hashes)) {
         return set_error(PyExc_TypeError, EXPECTS, Py_TYPE(hashes)->tp_name);
     }
-    return read_numbers(self, hashes);
+    return u64s_read(self, hashes);
 }
 
 /* Read the hashes of all blocks of a prompt. As above. */
-static int read_prompt(Given *self, PyObject *hashes) {
+static int read_prompt(GivenU64s *self, PyObject *hashes) {
     if (PyObject_CheckBuffer(hashes) || PySequence_Check(hashes)) {
         return read_sequence(self, hashes);
     }
@@ -172,10 +118,10 @@ static PyObject *approx_record_call(Approx *self, PyObject *const *args, Py_ssiz
         read_ttl(ttl, &ttl_s) < 0) {
         return NULL;
     }
-    Given given = {.count = 0};
+    GivenU64s given = {.count = 0};
     int failed = read_prompt(&given, hashes) < 0 ||
-                 approx_record(self, worker, given.blocks, given.count, now, ttl_s) < 0;
-    given_close(&given);
+                 approx_record(self, worker, given.at, given.count, now, ttl_s) < 0;
+    u64s_close(&given);
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
@@ -189,10 +135,10 @@ static PyObject *approx_record_graded_call(Approx *self, PyObject *const *args, 
         read_ttl(ttl, &ttl_s) < 0) {
         return NULL;
     }
-    Given given = {.count = 0};
+    GivenU64s given = {.count = 0};
     int failed = read_sequence(&given, graded) < 0 ||
-                 approx_record_graded(self, worker, given.blocks, given.count, blocks, now, ttl_s) < 0;
-    given_close(&given);
+                 approx_record_graded(self, worker, given.at, given.count, blocks, now, ttl_s) < 0;
+    u64s_close(&given);
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
@@ -330,34 +276,6 @@ static int search(Approx *self, PyObject *hashes, const uint64_t *live, Drops *f
     return failed ? -1 : 0;
 }
 
-/* Return the workers of a drop, lowest slot first. */
-static PyObject *workers_of(const Approx *self, const Drop *drop) {
-    Py_ssize_t count = 0;
-    for (uint32_t word = drop->start; word < drop->size; word++) {
-        count += __builtin_popcountll(drop->words[word]);
-    }
-    PyObject *workers = PyTuple_New(count);
-    count = 0;
-    for (uint32_t word = drop->start; workers != NULL && word < drop->size; word++) {
-        for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
-            uint32_t slot = word * 64 + (uint32_t)__builtin_ctzll(bits);
-            PyTuple_SET_ITEM(workers, count++, Py_NewRef(self->names[slot]));
-        }
-    }
-    return workers;
-}
-
-static PyObject *groups_of(const Approx *self, const Drops *found) {
-    PyObject *groups = PyList_New(found->count);
-    for (Py_ssize_t i = 0; groups != NULL && i < found->count; i++) {
-        PyObject *workers = workers_of(self, found->drops + i);
-        PyObject *group =
-            workers == NULL ? NULL : Py_BuildValue("nN", found->drops[i].depth, workers);
-        set_made(&groups, i, group);
-    }
-    return groups;
-}
-
 static PyObject *approx_find_groups(Approx *self, PyObject *hashes) {
     size_t size = ((size_t)self->live_words + 1) * sizeof(uint64_t);
     uint64_t *live = PyMem_Malloc(size);
@@ -370,19 +288,11 @@ static PyObject *approx_find_groups(Approx *self, PyObject *hashes) {
     /* The prompt may search, too, while it is asked for hashes. */
     Drops found = self->found;
     self->found = (Drops){0};
-    PyObject *groups = search(self, hashes, live, &found) < 0 ? NULL : groups_of(self, &found);
+    PyObject *groups = search(self, hashes, live, &found) < 0 ? NULL : drops_groups(&found, &self->names);
     drops_free(&self->found);
     self->found = found;
     PyMem_Free(live);
     return groups;
-}
-
-static PyObject *approx_find_known(Approx *self, PyObject *hashes) {
-    Given given = {.count = 0};
-    int failed = read_sequence(&given, hashes) < 0 ||
-                 approx_find(self, given.blocks, given.count, &self->found) < 0;
-    given_close(&given);
-    return failed ? NULL : groups_of(self, &self->found);
 }
 
 static PyObject *approx_find_matches(Approx *self, PyObject *hashes) {
@@ -432,7 +342,6 @@ static PyMethodDef methods[] = {
     METHOD_O("sizes", approx_sizes),
     METHOD_O("find_matches", approx_find_matches),
     METHOD_O("find_groups", approx_find_groups),
-    METHOD_O("find_known", approx_find_known),
     METHOD_NOARGS("statistics", approx_statistics),
     {NULL, NULL, 0, NULL},
 };

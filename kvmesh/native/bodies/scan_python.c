@@ -84,107 +84,25 @@ PyObject *scan_messages(const Scan *scan) {
     return list;
 }
 
-static PyObject *text_or_none(const ScanText *text) {
-    return text->at == NULL ? Py_NewRef(Py_None) : scan_text(text);
-}
-
-static PyObject *span_or_none(const ScanSpan *span) {
-    if (span->at == NULL) {
-        return Py_NewRef(Py_None);
-    }
-    return PyBytes_FromStringAndSize((const char *)span->at, span->size);
-}
-
-static PyObject *as_tuple(const Scan *scan) {
-    PyObject *limit = scan->limit < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(scan->limit);
-    PyObject *fields[] = {
-        text_or_none(&scan->model),
-        PyBool_FromLong(scan->stream),
-        limit,
-        PyLong_FromLong(scan->choices),
-        PyLong_FromLong(scan->urgency),
-        text_or_none(&scan->user),
-        text_or_none(&scan->cache_salt),
-        text_or_none(&scan->lora_path),
-        text_or_none(&scan->prompt_cache_key),
-        span_or_none(&scan->messages),
-        PyLong_FromSsize_t(scan->messages.at == NULL ? 0 : scan->message_count),
-        text_or_none(&scan->prompt),
-        span_or_none(&scan->prompt_value),
-        span_or_none(&scan->input),
-        span_or_none(&scan->input_ids),
-        span_or_none(&scan->system),
-        span_or_none(&scan->instructions),
-        span_or_none(&scan->tools),
-        span_or_none(&scan->documents),
-        span_or_none(&scan->tool_choice),
-        span_or_none(&scan->chat_template_kwargs),
-        span_or_none(&scan->reasoning_effort),
-        span_or_none(&scan->add_generation_prompt),
-        span_or_none(&scan->continue_final_message),
-    };
-    Py_ssize_t count = sizeof fields / sizeof *fields;
-    PyObject *tuple = PyTuple_New(count);
-    int whole = tuple != NULL;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        whole = whole && fields[i] != NULL;
-        if (tuple == NULL) {
-            Py_XDECREF(fields[i]);
-        } else {
-            PyTuple_SET_ITEM(tuple, i, fields[i]);
-        }
-    }
-    if (!whole) {
-        Py_XDECREF(tuple);
-        return NULL;
-    }
-    return tuple;
-}
-
-/* Call `read` with the scan of a buffer: its object, None for what is left to others. */
-static PyObject *with_scan(PyObject *body, PyObject *(*read)(const Scan *)) {
+/* scan_tokens(body) -> the byte tokenizer's ids of a chat or else a prompt | None */
+static PyObject *native_scan_tokens(PyObject *Py_UNUSED(module), PyObject *body) {
     Py_buffer view;
     Scan scan;
+    ScanTokens tokens = {NULL, 0, 0};
     if (PyObject_GetBuffer(body, &view, PyBUF_SIMPLE) < 0) {
         return NULL;
     }
-    PyObject *made = scan_body(view.buf, view.len, &scan) ? read(&scan) : Py_NewRef(Py_None);
+    int done = !scan_body(view.buf, view.len, &scan) ? 0
+               : scan.messages.at == NULL            ? scan_prompt_tokens(&scan, &tokens)
+                                                     : scan_chat_tokens(&scan, &tokens);
+    PyObject *made = done < 0 ? PyErr_NoMemory() : done == 0 ? Py_NewRef(Py_None)
+        : PyBytes_FromStringAndSize((const char *)tokens.ids, tokens.count * 4);
+    scan_release(&tokens);
     PyBuffer_Release(&view);
     return made;
 }
 
-static PyObject *messages_of(const Scan *scan) {
-    if (scan->messages.at == NULL || !scan->plain) {
-        return Py_NewRef(Py_None);
-    }
-    return scan_messages(scan);
-}
-
-static PyObject *tokens_of(const Scan *scan) {
-    ScanTokens tokens = {NULL, 0, 0};
-    int done = scan->messages.at == NULL ? scan_prompt_tokens(scan, &tokens)
-                                         : scan_chat_tokens(scan, &tokens);
-    PyObject *made = done < 0 ? PyErr_NoMemory() : done == 0 ? Py_NewRef(Py_None)
-        : PyBytes_FromStringAndSize((const char *)tokens.ids, tokens.count * 4);
-    scan_release(&tokens);
-    return made;
-}
-
-static PyObject *native_scan_body(PyObject *Py_UNUSED(module), PyObject *body) {
-    return with_scan(body, as_tuple);
-}
-
-static PyObject *native_scan_tokens(PyObject *Py_UNUSED(module), PyObject *body) {
-    return with_scan(body, tokens_of);
-}
-
-static PyObject *native_scan_messages(PyObject *Py_UNUSED(module), PyObject *body) {
-    return with_scan(body, messages_of);
-}
-
 PyMethodDef native_scan_methods[] = {
-    METHOD_O("scan_body", native_scan_body),
     METHOD_O("scan_tokens", native_scan_tokens),
-    METHOD_O("scan_messages", native_scan_messages),
     {NULL, NULL, 0, NULL},
 };

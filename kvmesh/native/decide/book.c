@@ -12,7 +12,9 @@ int decider_confirms(const Decider *self, PyObject *worker) {
     return doubted < 0 ? -1 : !doubted;
 }
 
-/* core.members.late_prompts.LatePrompts.is_late; -1 with an error set. */
+/* Return whether the request waits behind others' prefills at a worker that caches late; -1 with an error
+ * set.
+ */
 static int is_late(const Decider *self, const Record *record) {
     int late = PySet_GET_SIZE(self->late_workers)
                    ? PySet_Contains(self->late_workers, record->worker)
@@ -176,7 +178,7 @@ int enter(Decider *self, Placed *placed, PyObject *request_id, PyObject *tenant,
         Record *record = placed->record;
         Py_XSETREF(record->request_id, Py_NewRef(request_id));
         Py_XSETREF(record->tenant, PyUnicode_GET_LENGTH(tenant) ? Py_NewRef(tenant) : NULL);
-        Py_XSETREF(record->hashes, Py_XNewRef((PyObject *)placed->hashes));
+        Py_XSETREF(record->hashes, (Hashed *)Py_XNewRef(placed->hashes));
         record->decided_s = now;
         record->forecast_tokens = placed->forecast.tokens;
         record->forecast_samples = placed->forecast.samples;

@@ -330,24 +330,13 @@ static Py_ssize_t choose_least(Decider *self, const Question *asked, Py_ssize_t 
     return drawn < 0 ? -1 : ties[drawn];
 }
 
-/* Ask WorkerTurns whose turn it is. */
-static Py_ssize_t choose_in_turn(Decider *self, const Question *asked) {
-    PyObject *turns = self->sequences->turns;
-    if (!Py_IS_TYPE(turns, &turns_type)) {
-        PyErr_Format(PyExc_TypeError, "turns are a WorkerTurns of the compiled core, not %.100s",
-                     Py_TYPE(turns)->tp_name);
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < asked->count; i++) {
-        self->names[i] = asked->states[i]->worker;
-    }
-    return turns_next((Turns *)turns, self->names, asked->count, self->replica);
-}
-
 Py_ssize_t choose_blind(Decider *self, const Question *asked) {
     Py_ssize_t count = asked->count;
     if (self->by->mode == MODE_ROUND_ROBIN) {
-        return choose_in_turn(self, asked);
+        for (Py_ssize_t i = 0; i < count; i++) {
+            self->names[i] = asked->states[i]->worker;
+        }
+        return turns_next(self->sequences->turns, self->names, count, self->replica);
     }
     if (self->by->mode == MODE_RANDOM) {
         return pick(self, count);

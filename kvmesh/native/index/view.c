@@ -165,18 +165,20 @@ static int find(const View *self, PyObject *hashes, Drops *found, Cut *cut) {
     return failed ? -1 : 0;
 }
 
-/* Have the processor fetch the names of a drop's workers, which will all be hashed. */
-static void fetch_names(const View *self, const Drop *drop) {
+/* Have the processor fetch the names of a drop's workers, which will all be hashed; return how many. */
+static Py_ssize_t drop_fetch(const Drop *drop, PyObject *const *names) {
+    Py_ssize_t count = 0;
     for (uint32_t word = drop->start; word < drop->size; word++) {
-        for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
-            __builtin_prefetch(view_name(self, word * 64 + (uint32_t)__builtin_ctzll(bits)), 1);
+        for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1, count++) {
+            __builtin_prefetch(names[word * 64 + (uint32_t)__builtin_ctzll(bits)], 1);
         }
     }
+    return count;
 }
 
 /* Give every worker of a drop its depth; -1 with an error set. */
 static int put_drop(const View *self, const Drop *drop, PyObject *matches) {
-    fetch_names(self, drop);
+    drop_fetch(drop, ((PyTupleObject *)self->names)->ob_item);
     PyObject *depth = PyLong_FromSsize_t(drop->depth);
     int failed = depth == NULL;
     for (uint32_t word = drop->start; word < drop->size && !failed; word++) {
@@ -204,31 +206,22 @@ static PyObject *view_find_matches(View *self, PyObject *hashes) {
     return matches;
 }
 
-/* Return (depth, workers), lowest slot first. */
-static PyObject *group_of(const View *self, const Drop *drop) {
-    Py_ssize_t count = 0;
-    for (uint32_t word = drop->start; word < drop->size; word++) {
-        count += __builtin_popcountll(drop->words[word]);
-    }
-    PyObject *workers = PyTuple_New(count);
-    if (workers == NULL) {
-        return NULL;
-    }
-    fetch_names(self, drop);
+static PyObject *drop_group(const Drop *drop, PyObject ***names) {
+    PyObject *workers = PyTuple_New(drop_fetch(drop, *names));
     Py_ssize_t at = 0;
-    for (uint32_t word = drop->start; word < drop->size; word++) {
+    for (uint32_t word = drop->start; workers != NULL && word < drop->size; word++) {
         for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
-            uint32_t slot = word * 64 + (uint32_t)__builtin_ctzll(bits);
-            PyTuple_SET_ITEM(workers, at++, Py_NewRef(view_name(self, slot)));
+            PyObject *name = (*names)[word * 64 + (uint32_t)__builtin_ctzll(bits)];
+            PyTuple_SET_ITEM(workers, at++, Py_NewRef(name));
         }
     }
-    return Py_BuildValue("nN", drop->depth, workers);
+    return workers == NULL ? NULL : Py_BuildValue("nN", drop->depth, workers);
 }
 
-static PyObject *list_groups(const View *self, const Drops *found) {
+PyObject *drops_groups(const Drops *found, PyObject ***names) {
     PyObject *groups = PyList_New(found->count);
     for (Py_ssize_t i = 0; groups != NULL && i < found->count; i++) {
-        PyObject *group = group_of(self, found->drops + i);
+        PyObject *group = drop_group(found->drops + i, names);
         set_made(&groups, i, group);
     }
     return groups;
@@ -236,8 +229,9 @@ static PyObject *list_groups(const View *self, const Drops *found) {
 
 static PyObject *view_find_groups(View *self, PyObject *hashes) {
     Drops found = take_spare();
+    PyObject **names = ((PyTupleObject *)self->names)->ob_item;
     Cut own, *cut = take_cut(self, &own);
-    PyObject *groups = find(self, hashes, &found, cut) < 0 ? NULL : list_groups(self, &found);
+    PyObject *groups = find(self, hashes, &found, cut) < 0 ? NULL : drops_groups(&found, &names);
     put_cut(cut);
     put_spare(&found);
     return groups;
@@ -260,8 +254,9 @@ static PyObject *list_chains(const View *self, const Cut *cut) {
 
 static PyObject *view_find_hits(View *self, PyObject *hashes) {
     Drops found = take_spare();
+    PyObject **names = ((PyTupleObject *)self->names)->ob_item;
     Cut own, *cut = take_cut(self, &own);
-    PyObject *groups = find(self, hashes, &found, cut) < 0 ? NULL : list_groups(self, &found);
+    PyObject *groups = find(self, hashes, &found, cut) < 0 ? NULL : drops_groups(&found, &names);
     PyObject *chains = groups == NULL ? NULL : list_chains(self, cut);
     put_cut(cut);
     put_spare(&found);

@@ -33,6 +33,11 @@ static inline long long view_blocks(const View *self, uint32_t slot) {
     return view_held(self->holdings, slot) + view_held(self->aged, slot);
 }
 
+/* Return a list of (depth, workers) of drops, lowest slot first, by the names of slots; NULL with an error
+ * set. Names may move while lists are made: `names` says where they are.
+ */
+PyObject *drops_groups(const Drops *found, PyObject ***names);
+
 /* Find the drops of known hashes: `table_search` of this view. -1 with MemoryError set. */
 static inline int view_search(const View *self, const uint64_t *hashes, Py_ssize_t count,
                               Drops *found) {

@@ -1,8 +1,8 @@
 /* What routing did: a record of each decision, sums, and how prompts repeat.
  *
  * records.c is one decision and what became of it, ring.c the last of them. totals.c sums by second,
- * histograms.c counts, ends.c counts how requests ended. In spare time prefixes.c counts common beginnings
- * of prompts, and robin.c finds what plain round robin would have reused.
+ * histograms.c counts. In spare time prefixes.c counts common beginnings of prompts, and robin.c finds what
+ * plain round robin would have reused.
  */
 #ifndef KVMESH_INSIGHT_H
 #define KVMESH_INSIGHT_H

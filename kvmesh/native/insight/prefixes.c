@@ -1,4 +1,5 @@
 /* PrefixCounts: how often prompts began alike, by depth, older ones counting less. */
+#include "base/arrays.h"
 #include "base/mixing.h"
 #include "base/shell.h"
 #include "insight/readers.h"
@@ -24,51 +25,6 @@ typedef struct {
     Py_ssize_t max_nodes;
     double total, origin_s; /* origin_s NAN: nothing was counted */
 } PrefixCounts;
-
-int prompt64_read(PyObject *given, Prompt64 *prompt) {
-    *prompt = (Prompt64){0};
-    if (PyObject_CheckBuffer(given)) {
-        if (PyObject_GetBuffer(given, &prompt->view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) {
-            return -1;
-        }
-        if (prompt->view.itemsize != sizeof(uint64_t)) {
-            PyErr_SetString(PyExc_TypeError, "hashes are packed as u64s");
-            PyBuffer_Release(&prompt->view);
-            return -1;
-        }
-        prompt->hashes = prompt->view.buf;
-        prompt->count = prompt->view.len / (Py_ssize_t)sizeof(uint64_t);
-        return 0;
-    }
-    PyObject *tuple = PySequence_Tuple(given);
-    if (tuple == NULL) {
-        return -1;
-    }
-    prompt->count = PyTuple_GET_SIZE(tuple);
-    prompt->copied = PyMem_Calloc((size_t)prompt->count + 1, sizeof *prompt->copied);
-    prompt->hashes = prompt->copied;
-    for (Py_ssize_t i = 0; prompt->copied != NULL && i < prompt->count; i++) {
-        prompt->copied[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(tuple, i));
-        if (prompt->copied[i] == (uint64_t)-1 && PyErr_Occurred()) {
-            PyMem_Free(prompt->copied);
-            Py_DECREF(tuple);
-            return -1;
-        }
-    }
-    Py_DECREF(tuple);
-    if (prompt->copied == NULL) {
-        return no_memory();
-    }
-    return 0;
-}
-
-void prompt64_forget(Prompt64 *prompt) {
-    if (prompt->copied != NULL) {
-        PyMem_Free(prompt->copied);
-    } else {
-        PyBuffer_Release(&prompt->view);
-    }
-}
 
 static uint32_t *place_of(const PrefixCounts *self, uint64_t key) {
     uint64_t at = mixed(key) >> 32;
@@ -162,16 +118,17 @@ static int count_prompt(PrefixCounts *self, const uint64_t *hashes, Py_ssize_t c
 }
 
 static PyObject *record_method(PrefixCounts *self, PyObject *const *args, Py_ssize_t nargs) {
-    Prompt64 prompt;
+    GivenU64s prompt = {.at = NULL};
     PyObject *hashes;
     long long cached;
     double now;
     if (READ_PLACED("record", "OLd", "hashes cached_blocks now", &hashes, &cached, &now) < 0 ||
-        prompt64_read(hashes, &prompt) < 0) {
+        u64s_read(&prompt, hashes) < 0) {
+        u64s_close(&prompt);
         return NULL;
     }
-    int failed = count_prompt(self, prompt.hashes, prompt.count, cached, now) < 0;
-    prompt64_forget(&prompt);
+    int failed = count_prompt(self, prompt.at, prompt.count, cached, now) < 0;
+    u64s_close(&prompt);
     return failed ? NULL : Py_NewRef(Py_None);
 }
 

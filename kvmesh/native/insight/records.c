@@ -19,12 +19,7 @@ Record *record_new(void) {
 }
 
 void record_forget_hashes(Record *self) {
-    PyObject *hashes = self->hashes;
-    uint64_t *blocks = self->blocks;
-    self->hashes = NULL;
-    self->blocks = NULL;
-    PyMem_Free(blocks);
-    Py_XDECREF(hashes);
+    Py_CLEAR(self->hashes);
 }
 
 void record_forget_candidates(Record *self) {
@@ -40,12 +35,8 @@ void record_forget_candidates(Record *self) {
 static void record_dealloc(Record *self) {
     record_forget_hashes(self);
     record_forget_candidates(self);
-    PyObject *owned[] = {self->request_id, self->worker,   self->policy,   self->tenant,
-                         self->decision,   self->maker,    self->failures, self->forecast,
-                         self->reported,   self->left_out, self->traced};
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
-        Py_XDECREF(owned[i]);
-    }
+    XDECREF_ALL(self->request_id, self->worker, self->policy, self->tenant, self->decision,
+                self->maker, self->failures, self->reported, self->left_out, self->traced);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -57,79 +48,6 @@ static int read_number(PyObject *from, PyObject *name, long long *number) {
     *number = PyLong_AsLongLong(value);
     Py_DECREF(value);
     return *number == -1 && PyErr_Occurred() ? -1 : 0;
-}
-
-static int read_float(PyObject *from, PyObject *name, double *number) {
-    PyObject *value = PyObject_GetAttr(from, name);
-    if (value == NULL) {
-        return -1;
-    }
-    *number = PyFloat_AsDouble(value);
-    Py_DECREF(value);
-    return *number == -1.0 && PyErr_Occurred() ? -1 : 0;
-}
-
-static PyObject *read_name(PyObject *from, PyObject *name) {
-    PyObject *value = PyObject_GetAttr(from, name);
-    if (value != NULL && !PyUnicode_Check(value)) {
-        PyErr_Format(PyExc_TypeError, "a decision's %U is a str, not %.80s", name,
-                     Py_TYPE(value)->tp_name);
-        Py_CLEAR(value);
-    }
-    return value;
-}
-
-static Py_ssize_t count_candidates(PyObject *decision) {
-    PyObject *candidates = PyObject_GetAttr(decision, interned.candidates);
-    Py_ssize_t count = candidates == NULL ? -1 : PyObject_Size(candidates);
-    Py_XDECREF(candidates);
-    return count;
-}
-
-int record_take(Record *self, PyObject *decision) {
-    long long overlap, blocks, considered, best, by_cache, prompt, size, capacity;
-    double rate;
-    PyObject *chosen = PyObject_GetAttr(decision, interned.chosen);
-    if (chosen == NULL) {
-        return -1;
-    }
-    int failed = read_number(decision, interned.overlap_blocks, &overlap) < 0 ||
-                 read_number(decision, interned.total_blocks, &blocks) < 0 ||
-                 read_number(decision, interned.considered, &considered) < 0 ||
-                 read_number(decision, interned.best_overlap_blocks, &best) < 0 ||
-                 read_number(decision, interned.by_cache, &by_cache) < 0 ||
-                 read_number(chosen, interned.prompt_tokens, &prompt) < 0 ||
-                 read_number(chosen, interned.block_size, &size) < 0 ||
-                 read_number(chosen, interned.capacity_blocks, &capacity) < 0 ||
-                 read_float(chosen, interned.ms_per_token, &rate) < 0;
-    Py_DECREF(chosen);
-    Py_ssize_t candidates = failed ? -1 : count_candidates(decision);
-    PyObject *worker = candidates < 0 ? NULL : read_name(decision, interned.worker);
-    PyObject *policy = worker == NULL ? NULL : read_name(decision, interned.policy);
-    if (policy == NULL) {
-        Py_XDECREF(worker);
-        return -1;
-    }
-    self->chosen.overlap_blocks = overlap;
-    self->chosen.request_blocks = blocks;
-    self->chosen.capacity_blocks = capacity;
-    self->chosen.ms_per_token = rate;
-    self->considered = considered;
-    self->best_overlap_blocks = best;
-    self->by_cache = by_cache != 0;
-    self->prompt_tokens = prompt;
-    self->block_size = size;
-    self->kept_candidates = candidates > 1 ? candidates : 0;
-    record_forget_candidates(self);
-    PyObject *before[] = {self->worker, self->policy, self->decision, self->maker};
-    self->worker = worker;
-    self->policy = policy;
-    self->decision = Py_NewRef(decision);
-    self->maker = NULL;
-    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
-        Py_XDECREF(before[i]);
-    }
-    return 0;
 }
 
 void record_stand_for(Record *self, Record *other) {
@@ -161,54 +79,15 @@ void record_stand_for(Record *self, Record *other) {
     }
 }
 
-static PyObject *record_make(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *keywords) {
-    PyObject *request_id, *decision, *hashes;
-    long long blocks;
-    double now;
-    if (READ_NEW("Record", "SOOd", "request_id decision hashes decided_s", &request_id, &decision,
-                 &hashes, &now) < 0 ||
-        read_number(hashes, interned.blocks, &blocks) < 0) {
-        return NULL;
-    }
-    Record *self = record_new();
-    if (self == NULL) {
-        return NULL;
-    }
-    self->request_id = Py_NewRef(request_id);
-    self->hashes = Py_NewRef(hashes);
-    self->block_count = blocks > 0 ? (Py_ssize_t)blocks : 0;
-    self->decided_s = now;
-    if (record_take(self, decision) < 0) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
-}
-
-static PyObject *record_take_decision(Record *self, PyObject *decision) {
-    return record_take(self, decision) < 0 ? NULL : Py_NewRef(Py_None);
-}
-
 static PyObject *record_forget(Record *self, PyObject *Py_UNUSED(none)) {
     record_forget_hashes(self);
     Py_RETURN_NONE;
 }
 
 static PyObject *record_known(Record *self, PyObject *Py_UNUSED(none)) {
-    if (self->blocks != NULL) {
-        Py_ssize_t size = self->block_count * (Py_ssize_t)sizeof *self->blocks;
-        PyObject *bytes = PyBytes_FromStringAndSize((const char *)self->blocks, size);
-        PyObject *view = bytes == NULL ? NULL : PyMemoryView_FromObject(bytes);
-        PyObject *known = view == NULL ? NULL : PyObject_CallMethod(view, "cast", "s", "Q");
-        XDECREF_ALL(bytes, view);
-        return known;
-    }
-    if (self->hashes == NULL) {
-        return PyTuple_New(0);
-    }
-    PyObject *hashes = Py_NewRef(self->hashes);
-    PyObject *known = PyObject_CallMethod(hashes, "upto", "n", self->block_count);
-    Py_DECREF(hashes);
-    return known;
+    return self->hashes == NULL
+               ? PyTuple_New(0)
+               : PyObject_CallMethod((PyObject *)self->hashes, "upto", "n", self->block_count);
 }
 
 /* The arguments of core.cost.terms.Candidate, in their order; texts are left empty. */
@@ -248,12 +127,6 @@ static PyObject *record_weighed(Record *self, PyObject *Py_UNUSED(none)) {
     return list;
 }
 
-static PyObject *record_fleet(Record *self, PyObject *Py_UNUSED(none)) {
-    return Py_BuildValue("LLLLLd", self->max_waiting, self->min_prefill_tokens,
-                         self->max_overlap_blocks, self->min_requests, self->max_requests,
-                         self->total_work);
-}
-
 static PyObject *get_decision(Record *self, void *Py_UNUSED(closure)) {
     if (self->decision == NULL && self->maker != NULL) {
         PyObject *maker = Py_NewRef(self->maker);
@@ -276,29 +149,6 @@ static PyObject *get_decision(Record *self, void *Py_UNUSED(closure)) {
         return NULL;
     }
     return Py_NewRef(self->decision);
-}
-
-static PyObject *call_class(const char *module_name, const char *name, PyObject *args) {
-    PyObject *module = args == NULL ? NULL : PyImport_ImportModule(module_name);
-    PyObject *type = module == NULL ? NULL : PyObject_GetAttrString(module, name);
-    PyObject *made = type == NULL ? NULL : PyObject_Call(type, args, NULL);
-    XDECREF_ALL(module, type, args);
-    return made;
-}
-
-static PyObject *get_reported(Record *self, void *Py_UNUSED(closure)) {
-    if (self->reported == NULL && self->has_usage) {
-        PyObject *args = self->usage_cached == UNKNOWN
-                             ? Py_BuildValue("LLO", self->usage_prompt, self->usage_completion, Py_None)
-                             : Py_BuildValue("LLL", self->usage_prompt, self->usage_completion,
-                                             self->usage_cached);
-        PyObject *made = call_class("kvmesh.core.engines.sse", "Usage", args);
-        if (made == NULL) {
-            return NULL;
-        }
-        Py_XSETREF(self->reported, made);
-    }
-    return Py_NewRef(self->reported == NULL ? Py_None : self->reported);
 }
 
 int record_report(Record *self, PyObject *usage) {
@@ -325,31 +175,27 @@ int record_report(Record *self, PyObject *usage) {
     return 0;
 }
 
-static int set_reported(Record *self, PyObject *usage, void *Py_UNUSED(closure)) {
-    return record_report(self, usage == NULL ? Py_None : usage);
-}
-
 static PyObject *get_forecast(Record *self, void *Py_UNUSED(closure)) {
-    if (self->forecast == NULL && self->forecast_samples != UNKNOWN) {
-        PyObject *args = Py_BuildValue("dLL", self->forecast_tokens, self->forecast_samples,
-                                       self->forecast_family);
-        PyObject *made = call_class("kvmesh.core.routing.output_lengths", "OutputForecast", args);
-        if (made == NULL) {
-            return NULL;
-        }
-        Py_XSETREF(self->forecast, made);
+    if (self->forecast_samples == UNKNOWN) {
+        Py_RETURN_NONE;
     }
-    return Py_NewRef(self->forecast == NULL ? Py_None : self->forecast);
-}
-
-static int set_object(Record *self, PyObject *value, void *closure) {
-    PyObject **place = (PyObject **)((char *)self + (size_t)closure);
-    Py_XSETREF(*place, Py_XNewRef(value));
-    return 0;
+    PyObject *module = PyImport_ImportModule("kvmesh.core.routing.output_lengths");
+    PyObject *made = module == NULL ? NULL
+                                    : PyObject_CallMethod(module, "OutputForecast", "dLL",
+                                                          self->forecast_tokens,
+                                                          self->forecast_samples,
+                                                          self->forecast_family);
+    Py_XDECREF(module);
+    return made;
 }
 
 static PyObject *get_failures(Record *self, void *Py_UNUSED(closure)) {
     return self->failures == NULL ? PyTuple_New(0) : Py_NewRef(self->failures);
+}
+
+static int set_failures(Record *self, PyObject *value, void *Py_UNUSED(closure)) {
+    Py_XSETREF(self->failures, Py_XNewRef(value));
+    return 0;
 }
 
 static PyObject *get_tenant(Record *self, void *Py_UNUSED(closure)) {
@@ -402,7 +248,7 @@ static PyMemberDef members[] = {
     {"request_id", T_OBJECT, offsetof(Record, request_id), READONLY, NULL},
     {"worker", T_OBJECT, offsetof(Record, worker), READONLY, NULL},
     {"policy", T_OBJECT, offsetof(Record, policy), READONLY, NULL},
-    {"hashes", T_OBJECT, offsetof(Record, hashes), READONLY, NULL},
+    {"reported", T_OBJECT, offsetof(Record, reported), READONLY, NULL},
     {"left_out", T_OBJECT, offsetof(Record, left_out), 0, NULL},
     {"traced", T_OBJECT, offsetof(Record, traced), 0, NULL},
     {"hash_count", T_PYSSIZET, offsetof(Record, block_count), READONLY, NULL},
@@ -411,7 +257,7 @@ static PyMemberDef members[] = {
     {"score", T_DOUBLE, offsetof(Record, score), READONLY, NULL},
     {"status", T_INT, offsetof(Record, status), READONLY, NULL},
     {"attempts", T_INT, offsetof(Record, attempts), READONLY, NULL},
-    {"output_tokens", T_LONGLONG, offsetof(Record, output_tokens), 0, NULL},
+    {"output_tokens", T_LONGLONG, offsetof(Record, output_tokens), READONLY, NULL},
     COUNT("number", number),
     COUNT("version", version),
     COUNT("kept", kept_candidates),
@@ -426,45 +272,37 @@ static PyMemberDef members[] = {
     COUNT("best_overlap_blocks", best_overlap_blocks),
     COUNT("told_blocks", told_blocks),
     FLAG("by_cache", by_cache, READONLY),
-    FLAG("session_kept", kept, READONLY),
     FLAG("overridden", overridden, 0),
     FLAG("estimated", estimated, 0),
     {NULL, 0, 0, 0, NULL},
 };
 
-#define TIME(name) {#name, (getter)get_time, (setter)set_time, NULL, (void *)offsetof(Record, name)}
-#define OBJECT(name) \
-    {#name, (getter)get_##name, (setter)set_object, NULL, (void *)offsetof(Record, name)}
+#define TIME(name, set) {#name, (getter)get_time, set, NULL, (void *)offsetof(Record, name)}
 
 static PyGetSetDef getters[] = {
     {"decision", (getter)get_decision, NULL, "Made when it is first asked for.", NULL},
-    {"reported", (getter)get_reported, (setter)set_reported, NULL, NULL},
     {"round_robin_blocks", (getter)get_robin, (setter)set_robin, NULL, NULL},
     {"state", (getter)get_state, NULL, NULL, NULL},
     {"ttft_ms", (getter)get_ttft_ms, NULL, NULL, NULL},
-    OBJECT(forecast),
-    OBJECT(failures),
-    OBJECT(tenant),
-    TIME(first_token_s),
-    TIME(ended_s),
-    TIME(held_ms),
+    {"forecast", (getter)get_forecast, NULL, NULL, NULL},
+    {"failures", (getter)get_failures, (setter)set_failures, NULL, NULL},
+    {"tenant", (getter)get_tenant, NULL, NULL, NULL},
+    TIME(first_token_s, NULL),
+    TIME(ended_s, NULL),
+    TIME(held_ms, (setter)set_time),
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef methods[] = {
-    METHOD_O("take", record_take_decision),
     METHOD_NOARGS("known_hashes", record_known),
     METHOD_NOARGS("forget_hashes", record_forget),
     METHOD_NOARGS("terms", record_terms),
     METHOD_NOARGS("weighed", record_weighed),
-    METHOD_NOARGS("fleet", record_fleet),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject record_type = {
-    SLOTS("Record", sizeof(Record), 0),
-    .tp_new = record_make,
-    .tp_dealloc = (destructor)record_dealloc,
+    INNER_TYPE("Record", Record, record),
     .tp_members = members,
     .tp_getset = getters,
     .tp_methods = methods,

@@ -1,13 +1,12 @@
 /* Record: one request's decision and what became of it, and Ring: the last of them. Whoever decides
  * fills a record and appends it; whoever ends it writes the end. All else reads the ring in a later
  * turn (core.insight.decision_log).
- * Neither type is known to the collector: `maker`, `decision` and `hashes` must not lead back to a
- * ring.
+ * Neither type is known to the collector: `maker` and `decision` must not lead back to a ring.
  */
 #ifndef KVMESH_RECORDS_H
 #define KVMESH_RECORDS_H
 
-#include "base/base.h"
+#include "prompts/hashed.h"
 #include "insight/terms_table.h"
 
 /* core.cost.terms.Candidate without its worker. */
@@ -38,13 +37,10 @@ typedef struct {
     PyObject *decision;   /* Decision, NULL: not made yet */
     PyObject *maker;      /* (record) -> Decision, asked once and let go; NULL where `decision` is
                              set. Reads `terms`, `weighed_terms`, `scores`, … of the record */
-    PyObject *hashes;     /* Hashes, NULL: `blocks` has them, or they were let go */
     PyObject *failures;   /* tuple[str], NULL: () */
-    PyObject *forecast;   /* OutputForecast, NULL: the numbers below, if forecast_samples >= 0 */
-    PyObject *reported;   /* Usage, NULL: the numbers below, if has_usage */
+    PyObject *reported;   /* Usage, whose numbers are below; NULL: none */
     PyObject *left_out, *traced; /* NULL: None */
-    /* Hashes as the compiled decision has them, of PyMem_Malloc; freed once read or dropped. */
-    uint64_t *blocks;
+    Hashed *hashes; /* let go once read or dropped */
     Py_ssize_t block_count;
     /* All candidates, of PyMem_Malloc, where the decision keeps them: `weighed` of them, `scores`
      * beside; `workers` is a tuple of their names in that order. Then `kept_candidates` is
@@ -56,7 +52,7 @@ typedef struct {
     CandidateTerms chosen;
     double score;
     long long prompt_tokens, block_size, considered, best_overlap_blocks, told_blocks;
-    unsigned char by_cache, kept, overridden, estimated; /* flags; estimated: no token was counted */
+    unsigned char by_cache, overridden, estimated; /* flags; estimated: no token was counted */
     unsigned char has_usage, state;
     /* Times in seconds of the caller's clock; NAN: not yet. held_ms NAN: was not held. */
     double decided_s, first_token_s, ended_s, held_ms;
@@ -65,9 +61,6 @@ typedef struct {
     long long usage_prompt, usage_completion, usage_cached; /* usage_cached UNKNOWN: not told */
     double forecast_tokens;
     long long forecast_samples, forecast_family; /* forecast_samples UNKNOWN: none */
-    /* Fleet of the formula: core.cost.terms.Fleet */
-    long long max_waiting, min_prefill_tokens, max_overlap_blocks, min_requests, max_requests;
-    double total_work;
     /* The ring's: */
     long long number, version, waiting_blocks, kept_candidates;
 } Record;
@@ -107,9 +100,6 @@ void record_forget_hashes(Record *record);
 
 /* Let the terms go of all candidates but the chosen one. */
 void record_forget_candidates(Record *record);
-
-/* Take what is counted from a Decision; -1 with an error set, and nothing changed. */
-int record_take(Record *record, PyObject *decision);
 
 /* Stand for the choice that another record, which nobody else has, was made of; that lets what it kept of
  * the others go.

@@ -85,13 +85,12 @@ int ring_append(Ring *self, Record *record) {
     record->waiting_blocks = waits ? 1 + record->block_count : 0;
     self->waiting_blocks += record->waiting_blocks;
     self->dropped += !waits;
-    /* Letting go of what is not ours may run anything, and append here. */
     if (!waits) {
         record_forget_hashes(record);
     }
     if (oldest != NULL) {
         record_forget_hashes(oldest);
-        Py_DECREF(oldest);
+        Py_DECREF(oldest); /* may run anything, and append here */
     }
     return bound_candidates(self);
 }
@@ -155,49 +154,9 @@ static Record *ring_next_ended(Ring *self) {
     return record;
 }
 
-static Record *check_record(PyObject *given) {
-    if (!Py_IS_TYPE(given, &record_type)) {
-        PyErr_Format(PyExc_TypeError, "a ring keeps records, not %.80s", Py_TYPE(given)->tp_name);
-        return NULL;
-    }
-    return (Record *)given;
-}
-
-static PyObject *append_method(Ring *self, PyObject *given) {
-    Record *record = check_record(given);
-    if (record != NULL && record->number) {
-        PyErr_SetString(PyExc_ValueError, "this record is in a ring already");
-        record = NULL;
-    }
-    return record == NULL || ring_append(self, record) < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-static PyObject *take_again_method(Ring *self, PyObject *const *args, Py_ssize_t nargs) {
-    PyObject *decision;
-    Record *record;
-    if (READ_PLACED("take_again", "!O", "record decision", &record_type, &record, &decision) < 0) {
-        return NULL;
-    }
-    long long before = record->kept_candidates;
-    if (record_take(record, decision) < 0 || ring_again(self, record, before) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
 static PyObject *may_weigh_method(Ring *self, PyObject *given) {
     double now;
     return read_double(given, &now) < 0 ? NULL : PyBool_FromLong(ring_may_weigh_all(self, now));
-}
-
-static PyObject *first_token_method(Ring *self, PyObject *const *args, Py_ssize_t nargs) {
-    Record *record;
-    double now;
-    if (READ_PLACED("first_token", "!d", "record now", &record_type, &record, &now) < 0) {
-        return NULL;
-    }
-    ring_first_token(self, record, now);
-    Py_RETURN_NONE;
 }
 
 int state_from(PyObject *name) {
@@ -207,23 +166,6 @@ int state_from(PyObject *name) {
         }
     }
     return set_error(PyExc_ValueError, "%R is no state of a request", name);
-}
-
-static PyObject *end_method(Ring *self, PyObject *const *args, Py_ssize_t nargs) {
-    Record *record;
-    PyObject *name;
-    long long status;
-    double now;
-    if (READ_PLACED("end", "!OLd", "record state status now", &record_type, &record, &name, &status,
-                    &now) < 0) {
-        return NULL;
-    }
-    int state = state_from(name);
-    if (state < 0) {
-        return NULL;
-    }
-    ring_ended(self, record, state, (int)status, now);
-    Py_RETURN_NONE;
 }
 
 static PyObject *none_for_null(Record *record) {
@@ -340,11 +282,7 @@ static PyMemberDef members[] = {
 };
 
 static PyMethodDef methods[] = {
-    METHOD_O("append", append_method),
-    METHOD_FASTCALL("take_again", take_again_method),
     METHOD_O("may_weigh_all", may_weigh_method),
-    METHOD_FASTCALL("first_token", first_token_method),
-    METHOD_FASTCALL("end", end_method),
     METHOD_NOARGS("next_decided", next_decided_method),
     METHOD_NOARGS("next_ended", next_ended_method),
     METHOD_NOARGS("waiting", waiting_method),

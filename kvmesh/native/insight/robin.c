@@ -1,6 +1,6 @@
 /* RoundRobinShadow: what plain round robin would have found cached. */
 #include "base/arrays.h"
-#include "base/mixing.h"
+#include "base/recent.h"
 #include "base/shell.h"
 #include "insight/readers.h"
 
@@ -14,17 +14,9 @@ enum { DEFAULT_WORKER_BLOCKS = 16384, STRIDE = 8, FINE_STRIDES = 16, MOST_WORKER
 #define LONGEST (1LL << 24)
 #define MOST_BLOCKS (1LL << 40)
 
+/* What a worker has cached; `count` of an entry are the blocks that it stands for. */
 typedef struct {
-    uint64_t key;
-    long long size;      /* blocks it stands for */
-    uint32_t before, after; /* places + 1 of its neighbours by use, 0 for none */
-} Entry;
-
-/* Entries by key, least recently used first; places are reused. */
-typedef struct {
-    Entry *entries;
-    uint32_t *index; /* place + 1, 0 for free; `mask` + 1 of them */
-    uint32_t room, used, mask, count, oldest, newest, unused; /* unused: a chain by `after` */
+    Recent entries;
     long long blocks;
 } Cache;
 
@@ -38,137 +30,47 @@ typedef struct {
     double replicas, turn, turns;
 } Shadow;
 
-static uint32_t *slot_of(const Cache *cache, uint64_t key) {
-    uint64_t at = mixed(key) >> 32;
-    for (;; at++) {
-        uint32_t *slot = &cache->index[at & cache->mask];
-        if (*slot == 0 || cache->entries[*slot - 1].key == key) {
-            return slot;
-        }
-    }
-}
-
-/* Free a slot, and move those behind it up that it stood in the way of. */
-static void free_slot(Cache *cache, uint32_t *slot) {
-    uint64_t hole = (uint64_t)(slot - cache->index), at = hole;
-    for (;;) {
-        at = (at + 1) & cache->mask;
-        if (cache->index[at] == 0) {
-            break;
-        }
-        uint64_t key = cache->entries[cache->index[at] - 1].key;
-        uint64_t home = mixed(key) >> 32 & cache->mask;
-        if (((at - home) & cache->mask) >= ((at - hole) & cache->mask)) {
-            cache->index[hole] = cache->index[at];
-            hole = at;
-        }
-    }
-    cache->index[hole] = 0;
-}
-
-static void unlink_entry(Cache *cache, uint32_t number) {
-    Entry *entry = &cache->entries[number - 1];
-    *(entry->before ? &cache->entries[entry->before - 1].after : &cache->oldest) = entry->after;
-    *(entry->after ? &cache->entries[entry->after - 1].before : &cache->newest) = entry->before;
-}
-
-static void link_newest(Cache *cache, uint32_t number) {
-    Entry *entry = &cache->entries[number - 1];
-    entry->before = cache->newest;
-    entry->after = 0;
-    *(cache->newest ? &cache->entries[cache->newest - 1].after : &cache->oldest) = number;
-    cache->newest = number;
-}
-
-static void remove_entry(Cache *cache, uint32_t *slot) {
-    uint32_t number = *slot;
-    free_slot(cache, slot);
-    unlink_entry(cache, number);
-    cache->blocks -= cache->entries[number - 1].size;
-    cache->entries[number - 1].after = cache->unused;
-    cache->unused = number;
-    cache->count--;
-}
-
-/* Make room for one more entry; -1 with MemoryError set. */
-static int grow(Cache *cache) {
-    if (cache->unused || cache->used < cache->room) {
-        return 0;
-    }
-    uint32_t room = cache->room ? 2 * cache->room : 32, slots = 2 * room;
-    if (RESIZE(cache->entries, room) < 0) {
-        return -1;
-    }
-    uint32_t *index = PyMem_Calloc(slots, sizeof *index);
-    if (index == NULL) {
-        return no_memory();
-    }
-    PyMem_Free(cache->index);
-    cache->index = index;
-    cache->mask = slots - 1;
-    cache->room = room;
-    for (uint32_t number = cache->oldest; number; number = cache->entries[number - 1].after) {
-        *slot_of(cache, cache->entries[number - 1].key) = number;
-    }
-    return 0;
-}
-
-static int add_newest(Cache *cache, uint64_t key, long long size) {
-    if (grow(cache) < 0) {
-        return -1;
-    }
-    uint32_t number = cache->unused;
-    if (number) {
-        cache->unused = cache->entries[number - 1].after;
-    } else {
-        number = ++cache->used;
-    }
-    cache->entries[number - 1].key = key;
-    cache->entries[number - 1].size = size;
-    *slot_of(cache, key) = number;
-    link_newest(cache, number);
-    cache->blocks += size;
-    cache->count++;
-    return 0;
+static void drop(Cache *cache, RecentEntry *entry) {
+    cache->blocks -= entry->count;
+    recent_remove(&cache->entries, entry);
 }
 
 static void coarsen(Cache *cache, long long at_least) {
-    for (uint32_t number = cache->oldest; number; number = cache->entries[number - 1].after) {
-        Entry *entry = &cache->entries[number - 1];
-        if (entry->size < at_least) {
-            cache->blocks += at_least - entry->size;
-            entry->size = at_least;
+    RecentEntry *entries = cache->entries.entries;
+    for (uint32_t at = cache->entries.oldest; at; at = entries[at - 1].after) {
+        if (entries[at - 1].count < at_least) {
+            cache->blocks += at_least - entries[at - 1].count;
+            entries[at - 1].count = at_least;
         }
     }
-}
-
-static uint32_t find_number(const Cache *cache, uint64_t key) {
-    return cache->index == NULL ? 0 : *slot_of(cache, key);
 }
 
 /* Return how many of the keys, the first ones, were cached; -1 with MemoryError set. */
 static Py_ssize_t put(Cache *cache, const Shadow *self, Py_ssize_t count, long long last) {
+    Recent *entries = &cache->entries;
     Py_ssize_t found = 0;
-    while (found < count && find_number(cache, self->keys[found])) {
+    while (found < count && recent_find(entries, self->keys[found]) != NULL) {
         found++;
     }
     for (Py_ssize_t place = count - 1; place >= found; place--) {
         long long depth = place == count - 1 ? last : self->depths[place];
         long long gap = depth - (place ? self->depths[place - 1] : 0);
-        if (find_number(cache, self->keys[place])) {
-            remove_entry(cache, slot_of(cache, self->keys[place]));
+        RecentEntry *entry = recent_find(entries, self->keys[place]);
+        if (entry != NULL) {
+            drop(cache, entry);
         }
-        if (add_newest(cache, self->keys[place], gap > self->stride ? gap : self->stride) < 0) {
+        if (recent_reserve(entries, 1) < 0) {
             return -1;
         }
+        entry = recent_add(entries, self->keys[place]);
+        entry->count = gap > self->stride ? gap : self->stride;
+        cache->blocks += entry->count;
     }
     for (Py_ssize_t place = found - 1; place >= 0; place--) {
-        uint32_t number = find_number(cache, self->keys[place]);
-        unlink_entry(cache, number);
-        link_newest(cache, number);
+        recent_touch(entries, recent_find(entries, self->keys[place]));
     }
-    while (cache->blocks > self->worker_blocks && cache->count > 1) {
-        remove_entry(cache, slot_of(cache, cache->entries[cache->oldest - 1].key));
+    while (cache->blocks > self->worker_blocks && entries->count > 1) {
+        drop(cache, entries->entries + entries->oldest - 1);
     }
     return found;
 }
@@ -262,10 +164,11 @@ static PyObject *route_method(Shadow *self, PyObject *const *args, Py_ssize_t na
     PyObject *hashes;
     long long workers, blocks;
     double replicas = 1.0;
-    Prompt64 prompt;
+    GivenU64s prompt = {.at = NULL};
     if (READ("route", "OLL|d", "hashes workers worker_blocks replicas", &hashes, &workers, &blocks,
              &replicas) < 0 ||
-        prompt64_read(hashes, &prompt) < 0) {
+        u64s_read(&prompt, hashes) < 0) {
+        u64s_close(&prompt);
         return NULL;
     }
     workers = workers < MOST_WORKERS ? workers : MOST_WORKERS;
@@ -275,16 +178,16 @@ static PyObject *route_method(Shadow *self, PyObject *const *args, Py_ssize_t na
     int same = workers == self->workers && blocks == self->worker_blocks &&
                replicas == self->replicas;
     long long found = same || resize(self, workers, blocks, replicas) == 0
-                          ? route(self, prompt.hashes, prompt.count)
+                          ? route(self, prompt.at, prompt.count)
                           : -2;
-    prompt64_forget(&prompt);
+    u64s_close(&prompt);
     return found == -2 ? NULL : found == -1 ? Py_NewRef(Py_None) : PyLong_FromLongLong(found);
 }
 
 static PyObject *entries_method(Shadow *self, PyObject *Py_UNUSED(none)) {
     long long count = 0;
     for (Py_ssize_t i = 0; i < self->cache_count; i++) {
-        count += self->caches[i].count;
+        count += self->caches[i].entries.count;
     }
     return PyLong_FromLongLong(count);
 }
@@ -313,8 +216,7 @@ static PyObject *shadow_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 
 static void shadow_dealloc(Shadow *self) {
     for (Py_ssize_t i = 0; i < self->cache_count; i++) {
-        PyMem_Free(self->caches[i].entries);
-        PyMem_Free(self->caches[i].index);
+        recent_free(&self->caches[i].entries);
     }
     FREE_ALL(self->caches, self->depths, self->keys);
     Py_TYPE(self)->tp_free((PyObject *)self);

@@ -99,10 +99,6 @@ int totals_decided(Totals *self, double now) {
     return count_one(self, now, REQUESTS);
 }
 
-static int totals_refused(Totals *self, double now) {
-    return count_one(self, now, REFUSED_REQUESTS);
-}
-
 static void count_whole(Totals *self, const Record *record) {
     double duration = record->ended_s - record->decided_s;
     double duration_s = duration > 0.0 ? duration : 0.0;
@@ -187,31 +183,18 @@ static int totals_compared(Totals *self, const Record *record) {
                       record_ttft_ms(record) + (double)lost * record->chosen.ms_per_token);
 }
 
-static PyObject *decided_method(Totals *self, PyObject *given) {
-    double now;
-    return read_double(given, &now) < 0 || totals_decided(self, now) < 0 ? NULL : Py_NewRef(Py_None);
-}
-
 static PyObject *refused_method(Totals *self, PyObject *given) {
     double now;
-    return read_double(given, &now) < 0 || totals_refused(self, now) < 0 ? NULL : Py_NewRef(Py_None);
+    int failed = read_double(given, &now) < 0 || count_one(self, now, REFUSED_REQUESTS) < 0;
+    return failed ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *count_record(Totals *self, PyObject *given,
-                              int (*count)(Totals *, const Record *)) {
+static PyObject *compared_method(Totals *self, PyObject *given) {
     if (!Py_IS_TYPE(given, &record_type)) {
         return PyErr_Format(PyExc_TypeError, "totals count records, not %.80s",
                             Py_TYPE(given)->tp_name);
     }
-    return count(self, (const Record *)given) < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-static PyObject *ended_method(Totals *self, PyObject *given) {
-    return count_record(self, given, totals_ended);
-}
-
-static PyObject *compared_method(Totals *self, PyObject *given) {
-    return count_record(self, given, totals_compared);
+    return totals_compared(self, (const Record *)given) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *sketch_dict(const Sketch *sketch) {
@@ -304,9 +287,7 @@ static PyMemberDef members[] = {
 };
 
 static PyMethodDef methods[] = {
-    METHOD_O("decided", decided_method),
     METHOD_O("refused", refused_method),
-    METHOD_O("ended", ended_method),
     METHOD_O("compared", compared_method),
     METHOD_O("rows", since_method),
     {NULL, NULL, 0, NULL},

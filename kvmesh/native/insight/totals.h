@@ -20,15 +20,6 @@ typedef struct {
     long long prompt, reported, predicted, cached; /* served answers */
 } TokenCounts;
 
-/* How requests ended, by app.serve.request_ends: outcome, and hundreds of the client's status. */
-enum { END_FINISHED, END_CLIENT_GONE, END_FAILED, END_CUT, END_REFUSED, END_CRASHED, OUTCOMES };
-enum { STATUS_CLASSES = 6 };
-
-typedef struct {
-    PyObject_HEAD
-    long long counts[OUTCOMES][STATUS_CLASSES];
-} RequestEnds;
-
 typedef struct {
     int32_t number;
     uint32_t count;
@@ -63,12 +54,7 @@ typedef struct {
 
 #define GAMMA 1.05 /* ratio of neighbouring bins of a sketch */
 
-extern PyTypeObject histogram_type, token_counts_type, totals_type, request_ends_type;
-
-static inline void ends_add(RequestEnds *ends, int outcome, long status) {
-    long class = status < 0 ? 0 : status / 100;
-    ends->counts[outcome][class < STATUS_CLASSES ? class : STATUS_CLASSES - 1]++;
-}
+extern PyTypeObject histogram_type, token_counts_type, totals_type;
 
 void histogram_observe(Histogram *histogram, double value);
 

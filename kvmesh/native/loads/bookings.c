@@ -6,54 +6,6 @@ Booking *booking_make(Py_ssize_t keys) {
     return (Booking *)booking_type.tp_alloc(&booking_type, keys);
 }
 
-static PyObject *booking_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *keywords) {
-    PyObject *request_id, *worker, *owner, *given_keys = NULL, *hashes = Py_None;
-    int streams = 1, prefilling = 1, turn = 0;
-    Booking of = {.place = 0};
-    if (READ_NEW("Booking", "UUUNNNddd|pOONNNNpdp",
-                 "request_id worker owner prompt_tokens uncached_tokens service_tokens booked_s "
-                 "renewed_s output_s streams keys hashes private_blocks expected_blocks "
-                 "foreseen_blocks output_tokens prefilling service_s turn",
-                 &request_id, &worker, &owner, &of.prompt_tokens, &of.uncached_tokens,
-                 &of.service_tokens, &of.booked_s, &of.renewed_s, &of.output_s, &streams,
-                 &given_keys, &hashes, &of.private_blocks, &of.expected_blocks,
-                 &of.foreseen_blocks, &of.output_tokens, &prefilling, &of.service_s, &turn) < 0) {
-        return NULL;
-    }
-    const long long amounts[] = {of.prompt_tokens,  of.uncached_tokens, of.service_tokens,
-                                 of.private_blocks, of.expected_blocks, of.foreseen_blocks,
-                                 of.output_tokens};
-    for (size_t i = 0; i < sizeof amounts / sizeof *amounts; i++) {
-        if (amounts[i] < -MOST_TOKENS || amounts[i] > MOST_TOKENS) {
-            return PyErr_Format(PyExc_OverflowError, "a booking counts to %lld, not %lld",
-                                MOST_TOKENS, amounts[i]);
-        }
-    }
-    Keys keys = {.at = keys.own};
-    Booking *self = NULL;
-    if (given_keys == NULL || keys_read(&keys, given_keys) == 0) {
-        self = booking_make(keys.count);
-    }
-    if (self != NULL) {
-        memcpy(self->keys, keys.at, (size_t)keys.count * sizeof *keys.at);
-        memcpy(&self->prompt_tokens, &of.prompt_tokens,
-               offsetof(Booking, streams) - offsetof(Booking, prompt_tokens));
-        self->streams = streams != 0;
-        self->prefilling = prefilling != 0;
-        self->turn = turn != 0;
-        self->hashes = hashes == Py_None ? NULL : Py_NewRef(hashes);
-        /* Of no subclass, whose methods could do anything where bookings are looked up. */
-        self->request_id = read_text("a request id", request_id);
-        self->worker = read_text("a worker", worker);
-        self->owner = read_text("an owner", owner);
-        if (self->request_id == NULL || self->worker == NULL || self->owner == NULL) {
-            Py_CLEAR(self);
-        }
-    }
-    keys_free(&keys);
-    return (PyObject *)self;
-}
-
 static void booking_dealloc(Booking *self) {
     XDECREF_ALL(self->request_id, self->worker, self->owner, self->hashes);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -114,9 +66,8 @@ static PyGetSetDef getters[] = {
 };
 
 PyTypeObject booking_type = {
-    SLOTS("Booking", offsetof(Booking, keys), 0),
+    SLOTS("Booking", offsetof(Booking, keys), Py_TPFLAGS_DISALLOW_INSTANTIATION),
     .tp_itemsize = sizeof(uint64_t),
-    .tp_new = booking_new,
     .tp_dealloc = (destructor)booking_dealloc,
     .tp_repr = (reprfunc)booking_repr,
     .tp_members = members,

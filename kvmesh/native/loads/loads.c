@@ -69,70 +69,6 @@ void loads_end(Loads *self, Booking *booking) {
     Py_DECREF(booking);
 }
 
-/* Check that amounts are within +-MOST_TOKENS; -1 with an error set. */
-static int check_amounts(const long long *amounts, int count) {
-    for (int i = 0; i < count; i++) {
-        if (amounts[i] < -MOST_TOKENS || amounts[i] > MOST_TOKENS) {
-            return set_error(PyExc_OverflowError, "loads count to %lld at once, not %lld", MOST_TOKENS,
-                             amounts[i]);
-        }
-    }
-    return 0;
-}
-
-/* Return a booking that is given where it must be; NULL with an error set. */
-static Booking *check_booking(const Loads *self, PyObject *given, uint8_t place) {
-    if (!Py_IS_TYPE(given, &booking_type)) {
-        PyErr_Format(PyExc_TypeError, "a booking is a kvmesh._native.Booking, not %.100R", given);
-        return NULL;
-    }
-    Booking *booking = (Booking *)given;
-    if (place != NOWHERE && (booking->loads != self || booking->place != place)) {
-        PyErr_Format(PyExc_KeyError, "%R is not %s %R", booking,
-                     place == PREFILLING ? "prefilling at" : "decoding at", self->worker);
-        return NULL;
-    }
-    return booking;
-}
-
-static PyObject *call_begin(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
-    Booking *booking;
-    double now;
-    if (READ_PLACED("begin", "!d", "booking now", &booking_type, &booking, &now) < 0 ||
-        loads_begin(self, booking, now) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *call_end_prefill(Loads *self, PyObject *given) {
-    Booking *booking = check_booking(self, given, PREFILLING);
-    if (booking == NULL) {
-        return NULL;
-    }
-    loads_end_prefill(self, booking);
-    Py_RETURN_NONE;
-}
-
-static PyObject *call_grow(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
-    long long amounts[2];
-    if (READ_PLACED("grow", "NN", "blocks tokens", amounts, amounts + 1) < 0 ||
-        check_amounts(amounts, 2) < 0) {
-        return NULL;
-    }
-    loads_grow(self, amounts[0], amounts[1]);
-    Py_RETURN_NONE;
-}
-
-static PyObject *call_end(Loads *self, PyObject *given) {
-    Booking *booking = check_booking(self, given, DECODING);
-    if (booking == NULL) {
-        return NULL;
-    }
-    loads_end(self, booking);
-    Py_RETURN_NONE;
-}
-
 void loads_correct(Loads *self, long long requests, long long blocks, long long tokens,
                    long long block_size) {
     self->active_requests += requests - self->unseen_requests;
@@ -144,17 +80,6 @@ void loads_correct(Loads *self, long long requests, long long blocks, long long 
     self->unseen_tokens = tokens;
 }
 
-static PyObject *call_correct(Loads *self, PyObject *const *args, Py_ssize_t nargs) {
-    long long of[4];
-    if (READ_PLACED("correct", "NNNN", "requests blocks prefill_tokens block_size", of, of + 1,
-                    of + 2, of + 3) < 0 ||
-        check_amounts(of, 4) < 0) {
-        return NULL;
-    }
-    loads_correct(self, of[0], of[1], of[2], of[3]);
-    Py_RETURN_NONE;
-}
-
 static PyObject *call_wait_ms(Loads *self, PyObject *const *args, Py_ssize_t nargs,
                               PyObject *keywords) {
     double rate, now, step = 0.0;
@@ -162,23 +87,6 @@ static PyObject *call_wait_ms(Loads *self, PyObject *const *args, Py_ssize_t nar
         return NULL;
     }
     return PyFloat_FromDouble(self->prefill_tokens ? loads_wait_ms(self, rate, now, step) : 0.0);
-}
-
-static PyObject *call_shared_blocks(Loads *self, PyObject *const *args, Py_ssize_t nargs,
-                                    PyObject *keywords) {
-    PyObject *given;
-    long long overlap;
-    if (READ("shared_blocks", "OL", "keys overlap", &given, &overlap) < 0) {
-        return NULL;
-    }
-    Keys keys;
-    PyObject *blocks = NULL;
-    if (keys_read(&keys, given) == 0) {
-        SharingKeys sharing = {keys.at, keys.count, 1};
-        blocks = PyLong_FromLongLong(loads_shared_blocks(self, &sharing, overlap));
-    }
-    keys_free(&keys);
-    return blocks;
 }
 
 /* Return those that wait for their prefill by request id, oldest first. */
@@ -204,12 +112,12 @@ static PyObject *loads_booked(Loads *self, void *which) {
                                                 : self->prefill_tokens - self->unseen_tokens);
 }
 
-#define NUMBER(name) { #name, T_LONGLONG, offsetof(Loads, name), 0, NULL }
+#define NUMBER(name) { #name, T_LONGLONG, offsetof(Loads, name), READONLY, NULL }
 
 static PyMemberDef members[] = {
     {"worker", T_OBJECT_EX, offsetof(Loads, worker), READONLY, NULL},
     {"waiting_requests", T_PYSSIZET, offsetof(Loads, prefilling.count), READONLY, NULL},
-    {"progress_s", T_DOUBLE, offsetof(Loads, progress_s), 0, NULL},
+    {"progress_s", T_DOUBLE, offsetof(Loads, progress_s), READONLY, NULL},
     NUMBER(prefill_tokens),
     NUMBER(prompt_tokens),
     NUMBER(active_requests),
@@ -232,27 +140,9 @@ static PyGetSetDef getters[] = {
 };
 
 static PyMethodDef methods[] = {
-    METHOD_FASTCALL("begin", call_begin),
-    METHOD_O("end_prefill", call_end_prefill),
-    METHOD_FASTCALL("grow", call_grow),
-    METHOD_O("end", call_end),
-    METHOD_FASTCALL("correct", call_correct),
     METHOD_KEYWORDS("wait_ms", call_wait_ms),
-    METHOD_KEYWORDS("shared_blocks", call_shared_blocks),
     {NULL, NULL, 0, NULL},
 };
-
-static PyObject *loads_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    PyObject *worker;
-    if (READ_NEW("Loads", "U", "worker", &worker) < 0) {
-        return NULL;
-    }
-    Loads *self = (Loads *)type->tp_alloc(type, 0);
-    if (self != NULL && (self->worker = read_text("a worker", worker)) == NULL) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
-}
 
 static void queue_forget(Queue *self) {
     for (Booking *next = self->first; next != NULL; next = next->newer) {
@@ -279,7 +169,7 @@ static void loads_dealloc(Loads *self) {
 }
 
 PyTypeObject loads_type = {
-    TYPE("Loads", Loads, loads),
+    INNER_TYPE("Loads", Loads, loads),
     .tp_members = members,
     .tp_getset = getters,
     .tp_methods = methods,

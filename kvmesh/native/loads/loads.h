@@ -150,17 +150,6 @@ long long shared_release(Shared *self, const uint64_t *keys, Py_ssize_t count);
 /* Return them as a dict of counts. */
 PyObject *shared_dict(const Shared *self);
 
-/* Sharing keys as numbers. */
-typedef struct {
-    uint64_t *at;
-    Py_ssize_t count;
-    uint64_t own[64]; /* what most have room in */
-} Keys;
-
-/* Read a sequence of ints; -1 with an error set. To be let go by `keys_free` either way. */
-int keys_read(Keys *self, PyObject *sequence);
-void keys_free(Keys *self);
-
 /* More than any prompt or answer has. */
 #define MOST_TOKENS (1LL << 40)
 #define MOST_BLOCK_SIZE (1LL << 20) /* sums of MOST_TOKENS such blocks are no more than 63 bits */

@@ -1,4 +1,5 @@
 /* ActiveSequences as Python sees it. */
+#include "base/arrays.h"
 #include "base/names.h"
 #include "base/shell.h"
 #include "loads/sequences.h"
@@ -19,12 +20,12 @@ static int read_flag(PyObject *object, PyObject *name, int *flag) {
     return *flag < 0 ? -1 : 0;
 }
 
-/* Read a core.members.loads.Demand; -1 with an error set. `keys_free` and `hashes` are the caller's
+/* Read a core.members.loads.Demand; -1 with an error set. `keys` and `hashes` are the caller's
  * to let go either way.
  */
-static int read_demand(PyObject *given, DemandC *demand, Keys *keys) {
+static int read_demand(PyObject *given, DemandC *demand, GivenU64s *keys) {
     PyObject *held = PyObject_GetAttr(given, interned.keys);
-    int failed = held == NULL ? -1 : keys_read(keys, held);
+    int failed = held == NULL ? -1 : u64s_read(keys, held);
     Py_XDECREF(held);
     if (failed || read_attribute(given, interned.prompt_tokens, &demand->prompt_tokens) < 0 ||
         read_attribute(given, interned.uncached_tokens, &demand->uncached_tokens) < 0 ||
@@ -52,13 +53,13 @@ static PyObject *call_add(Sequences *self, PyObject *const *args, Py_ssize_t nar
     if (sequences_find(self, request_id) != NULL) {
         Py_RETURN_FALSE;
     }
-    Keys keys = {.at = keys.own};
+    GivenU64s keys = {.at = NULL};
     DemandC demand = {.owner = owner};
     Booking *booking = NULL;
     if (!PyErr_Occurred() && read_demand(demanded, &demand, &keys) == 0) {
         booking = sequences_book(self, request_id, worker, &demand, now);
     }
-    keys_free(&keys);
+    u64s_close(&keys);
     XDECREF_ALL(demand.hashes, booking);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(booking != NULL);
 }
@@ -297,14 +298,11 @@ static PyObject *call_remove_worker(Sequences *self, PyObject *worker) {
         Py_CLEAR(gone);
     }
     Py_XDECREF(loads);
-    PyObject *removed =
-        gone == NULL ? NULL : PyObject_CallMethodOneArg(self->turns, interned.remove, name);
-    if (removed == NULL) {
+    if (gone != NULL && PyDict_GetItem(self->turns, name) != NULL &&
+        PyDict_DelItem(self->turns, name) < 0) {
         Py_CLEAR(gone);
-    } else {
-        self->generation++;
     }
-    Py_XDECREF(removed);
+    self->generation += gone != NULL;
     Py_DECREF(name);
     return gone;
 }
@@ -350,11 +348,11 @@ static PyObject *call_statistics(Sequences *self, PyObject *Py_UNUSED(nothing)) 
 }
 
 static PyObject *sequences_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    PyObject *turns, *statistics;
+    PyObject *statistics;
     long long size;
     double lease_s = 60.0;
-    if (READ_NEW("ActiveSequences", "N$OO|d", "block_size turns statistics lease_s", &size, &turns,
-                 &statistics, &lease_s) < 0 ||
+    if (READ_NEW("ActiveSequences", "N$O|d", "block_size statistics lease_s", &size, &statistics,
+                 &lease_s) < 0 ||
         check_size("block_size", size, MOST_BLOCK_SIZE) < 0) {
         return NULL;
     }
@@ -370,7 +368,7 @@ static PyObject *sequences_new(PyTypeObject *type, PyObject *args, PyObject *key
     self->loads = PyDict_New();
     self->silent = PyDict_New();
     self->arrivals = (Arrivals *)arrivals_type.tp_alloc(&arrivals_type, 0);
-    self->turns = PyObject_CallNoArgs(turns);
+    self->turns = PyDict_New();
     if (self->bookings == NULL || self->loads == NULL || self->silent == NULL ||
         self->arrivals == NULL || self->turns == NULL) {
         Py_CLEAR(self);
@@ -385,7 +383,6 @@ static int sequences_traverse(Sequences *self, visitproc visit, void *arg) {
 
 /* Nothing becomes NULL: who still holds it may go on. */
 static int sequences_clear(Sequences *self) {
-    Py_SETREF(self->turns, Py_NewRef(Py_None));
     Py_SETREF(self->statistics, Py_NewRef(Py_None));
     PyDict_Clear(self->bookings);
     return 0;

@@ -96,15 +96,6 @@ static int enter(Sequences *self, Loads *loads, Booking *booking, double now) {
     return 0;
 }
 
-static int take_turn(Sequences *self, Booking *booking) {
-    if (Py_IS_TYPE(self->turns, &turns_type)) {
-        return turns_take((Turns *)self->turns, booking->worker);
-    }
-    PyObject *taken = PyObject_CallMethodOneArg(self->turns, interned.take, booking->worker);
-    Py_XDECREF(taken);
-    return taken == NULL ? -1 : 0;
-}
-
 Booking *sequences_book(Sequences *self, PyObject *request_id, PyObject *worker,
                         const DemandC *demand, double now) {
     if (sequences_find(self, request_id) != NULL || PyErr_Occurred()) {
@@ -119,7 +110,7 @@ Booking *sequences_book(Sequences *self, PyObject *request_id, PyObject *worker,
         }
     }
     Py_XDECREF(loads);
-    if (booking != NULL && booking->turn && take_turn(self, booking) < 0) {
+    if (booking != NULL && booking->turn && turns_take(self->turns, booking->worker) < 0) {
         Py_CLEAR(booking);
     }
     return booking;

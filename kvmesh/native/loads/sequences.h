@@ -22,7 +22,7 @@ typedef struct {
     PyObject *bookings; /* dict: request id -> Booking, oldest first */
     PyObject *loads;    /* dict: worker -> Loads */
     PyObject *silent;   /* dict: worker -> Loads: those with prefills that nobody will see end */
-    PyObject *turns;    /* a WorkerTurns */
+    PyObject *turns;    /* dict: see turns.h */
     PyObject *statistics; /* what makes a core.members.loads.SequencesStatistics */
     Arrivals *arrivals;
     long long block_size, generation;
@@ -64,8 +64,7 @@ Loads *sequences_loads(Sequences *self, PyObject *worker);
 Booking *sequences_find(Sequences *self, PyObject *request_id);
 
 /* Book a request. A new reference; NULL without an error: it was booked already. `request_id` and
- * `worker` are strs. With `turn` it calls `turns.take`, which may run anything; should that raise,
- * the booking stands.
+ * `worker` are strs. Should counting its turn raise MemoryError, the booking stands.
  */
 Booking *sequences_book(Sequences *self, PyObject *request_id, PyObject *worker,
                         const DemandC *demand, double now);

@@ -120,33 +120,3 @@ PyObject *shared_dict(const Shared *self) {
     return dict;
 }
 
-int keys_read(Keys *self, PyObject *sequence) {
-    self->at = self->own;
-    self->count = 0;
-    PyObject *tuple = PySequence_Tuple(sequence); /* reading an int may change a list */
-    if (tuple == NULL) {
-        return -1;
-    }
-    Py_ssize_t count = PyTuple_GET_SIZE(tuple);
-    if (count > (Py_ssize_t)(sizeof self->own / sizeof *self->own)) {
-        self->at = PyMem_New(uint64_t, (size_t)count);
-        if (self->at == NULL) {
-            self->at = self->own;
-            count = 0;
-            PyErr_NoMemory();
-        }
-    }
-    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++) {
-        self->at[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(tuple, i));
-    }
-    self->count = count;
-    Py_DECREF(tuple);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-void keys_free(Keys *self) {
-    if (self->at != self->own) {
-        PyMem_Free(self->at);
-    }
-}
-

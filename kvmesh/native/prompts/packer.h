@@ -23,7 +23,7 @@ typedef struct {
 
 #define ENTRY_OVERHEAD 136 /* bytes, counted with each text that is kept */
 
-extern PyTypeObject text_cache_type, text_cutter_type, text_packer_type;
+extern PyTypeObject text_cache_type, text_packer_type;
 
 /* Return what is kept for a text, a new reference; NULL without an error: nothing. */
 PyObject *text_cache_get(TextCache *self, PyObject *text);

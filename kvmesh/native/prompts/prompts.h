@@ -1,8 +1,8 @@
 /* Prompts as token ids and as hashes of their blocks.
  *
- * packer.c makes the ids of chats of known form, of texts that text_cache.c keeps; text_cutter.c cuts a
- * text at added tokens. hashing.c hashes each block with the hash of the one before, hashed.c keeps a
- * prompt's hashes. graded.h says which of them stand for it where not all may.
+ * packer.c makes the ids of chats of known form, of texts that text_cache.c keeps. hashing.c hashes each
+ * block with the hash of the one before, hashed.c keeps a prompt's hashes. graded.h says which of them stand
+ * for it where not all may.
  */
 #ifndef KVMESH_PROMPTS_H
 #define KVMESH_PROMPTS_H

@@ -1,14 +1,12 @@
 /* OutputLengths: see lengths.h. Operations and their order are those of
  * tests/reference/routing/output_lengths.py, which says why, too.
  */
-#include "base/mixing.h"
+#include "base/arrays.h"
 #include "base/shell.h"
 #include "speeds/lengths.h"
 
 #include <math.h>
 
-#define NONE UINT32_MAX
-#define FIRST_ROOM 64
 #define MOST_FAMILIES (1U << 28)
 #define PRIOR_SAMPLES 4.0
 #define NEWEST_WEIGHT 0.05
@@ -16,111 +14,10 @@
 
 static const long long family_tokens[FAMILIES] = {64, 256, 1024};
 
-static uint32_t home_of(const Lengths *self, uint64_t key) {
-    return (uint32_t)(mixed(key) >> self->shift);
-}
-
-/* Return which place has the family, or is free for it. */
-static uint32_t place_of(const Lengths *self, uint64_t key) {
-    uint32_t last = 2 * self->room - 1, at = home_of(self, key);
-    while (self->places[at] && self->families[self->places[at] - 1].key != key) {
-        at = (at + 1) & last;
-    }
-    return at;
-}
-
-static const Family *find(const Lengths *self, uint64_t key) {
-    uint32_t number = self->room ? self->places[place_of(self, key)] : 0;
-    return number ? self->families + number - 1 : NULL;
-}
-
-/* Make room for one more prompt's families; -1 with MemoryError set and nothing changed. */
-static int make_room(Lengths *self) {
-    if (self->room && self->count + FAMILIES <= self->room) {
-        return 0;
-    }
-    uint32_t room = self->room ? 2 * self->room : FIRST_ROOM;
-    uint32_t *places = PyMem_Calloc((size_t)room * 2, sizeof *places);
-    Family *families = places == NULL ? NULL
-                                      : PyMem_Realloc(self->families, room * sizeof *families);
-    if (families == NULL) {
-        PyMem_Free(places);
-        return no_memory();
-    }
-    PyMem_Free(self->places);
-    self->places = places;
-    self->families = families;
-    self->room = room;
-    self->shift = 64;
-    for (uint32_t left = 2 * room; left > 1; left /= 2) {
-        self->shift--;
-    }
-    for (uint32_t at = self->oldest; at != NONE; at = families[at].newer) {
-        places[place_of(self, families[at].key)] = at + 1;
-    }
-    return 0;
-}
-
-static void unlink_family(Lengths *self, uint32_t at) {
-    Family *one = self->families + at;
-    *(one->older == NONE ? &self->oldest : &self->families[one->older].newer) = one->newer;
-    *(one->newer == NONE ? &self->newest : &self->families[one->newer].older) = one->older;
-}
-
-static void link_newest(Lengths *self, uint32_t at) {
-    Family *one = self->families + at;
-    one->older = self->newest;
-    one->newer = NONE;
-    *(self->newest == NONE ? &self->oldest : &self->families[self->newest].newer) = at;
-    self->newest = at;
-}
-
-/* Return the family's number, as the newest one, new or not; there is room. */
-static uint32_t touch(Lengths *self, uint64_t key) {
-    uint32_t place = place_of(self, key), at = self->places[place] - 1;
-    if (self->places[place]) {
-        unlink_family(self, at);
-    } else {
-        at = self->unused;
-        if (at == NONE) {
-            at = self->used++;
-        } else {
-            self->unused = self->families[at].newer;
-        }
-        self->families[at] = (Family){.key = key};
-        self->places[place] = at + 1;
-        self->count++;
-    }
-    link_newest(self, at);
-    return at;
-}
-
-static void forget_oldest(Lengths *self) {
-    uint32_t at = self->oldest, last = 2 * self->room - 1;
-    uint32_t hole = place_of(self, self->families[at].key), next = hole;
-    for (;;) { /* those behind that looked for a free place here first move up */
-        next = (next + 1) & last;
-        uint32_t number = self->places[next];
-        if (!number) {
-            break;
-        }
-        uint32_t home = home_of(self, self->families[number - 1].key);
-        if (((next - home) & last) >= ((next - hole) & last)) {
-            self->places[hole] = number;
-            hole = next;
-        }
-    }
-    self->places[hole] = 0;
-    unlink_family(self, at);
-    self->families[at].newer = self->unused;
-    self->unused = at;
-    self->count--;
-}
-
-static void add_sample(Mean *mean, double sample) {
-    mean->samples++;
-    double weight = mean->samples < PLAIN_SAMPLES ? 1.0 / (double)mean->samples : NEWEST_WEIGHT;
-    mean->tokens += weight * (sample - mean->tokens);
+static void add_sample(double *mean, long long *samples, double sample) {
+    ++*samples;
+    double weight = *samples < PLAIN_SAMPLES ? 1.0 / (double)*samples : NEWEST_WEIGHT;
+    *mean += weight * (sample - *mean);
 }
 
 /* Fill in what is foreseen by the families. */
@@ -129,13 +26,13 @@ static void foresee(const Lengths *self, Forecast *out) {
     out->samples = self->all.samples;
     out->family_tokens = 0;
     for (int i = 0; i < out->families && self->all.samples; i++) {
-        const Family *family = find(self, out->family[i].key);
+        const RecentEntry *family = recent_find(&self->families, out->family[i].key);
         if (family == NULL) {
             return;
         }
-        double samples = (double)family->mean.samples;
-        out->tokens += samples / (samples + PRIOR_SAMPLES) * (family->mean.tokens - out->tokens);
-        out->samples = family->mean.samples;
+        double samples = (double)family->count;
+        out->tokens += samples / (samples + PRIOR_SAMPLES) * (family->amount - out->tokens);
+        out->samples = family->count;
         out->family_tokens = out->family[i].tokens;
     }
 }
@@ -153,21 +50,26 @@ int lengths_forecast(const Lengths *self, const uint64_t *hashes, Py_ssize_t blo
 }
 
 int lengths_learn(Lengths *self, const Forecast *foreseen, long long tokens) {
-    if (make_room(self) < 0) {
+    if (recent_reserve(&self->families, FAMILIES) < 0) {
         return -1;
     }
     double sample = (double)tokens;
     if (foreseen->samples) {
-        add_sample(&self->errors, fabs(foreseen->tokens - sample));
-        add_sample(&self->mean_errors, fabs(self->all.tokens - sample));
+        add_sample(&self->errors.tokens, &self->errors.samples, fabs(foreseen->tokens - sample));
+        add_sample(&self->mean_errors.tokens, &self->mean_errors.samples, fabs(self->all.tokens - sample));
     }
-    add_sample(&self->all, sample);
+    add_sample(&self->all.tokens, &self->all.samples, sample);
     for (int i = 0; i < foreseen->families; i++) {
-        uint32_t at = touch(self, foreseen->family[i].key);
-        add_sample(&self->families[at].mean, sample);
+        RecentEntry *family = recent_find(&self->families, foreseen->family[i].key);
+        if (family == NULL) {
+            family = recent_add(&self->families, foreseen->family[i].key);
+        } else {
+            recent_touch(&self->families, family);
+        }
+        add_sample(&family->amount, &family->count, sample);
     }
-    while (self->count > self->most) {
-        forget_oldest(self);
+    while (self->families.count > self->most) {
+        recent_remove(&self->families, self->families.entries + self->families.oldest - 1);
     }
     return 0;
 }
@@ -180,53 +82,17 @@ static int set_block_size(Lengths *self, long long block_size) {
     for (int i = 0; i < FAMILIES; i++) {
         self->depths[i] = (family_tokens[i] - 1) / block_size + 1;
     }
-    if (self->room) {
-        memset(self->places, 0, (size_t)self->room * 2 * sizeof *self->places);
-    }
-    self->count = self->used = 0;
-    self->oldest = self->newest = self->unused = NONE;
+    recent_clear(&self->families);
     return 0;
-}
-
-/* Read the families of a prompt of the hashes that `upto` returned; -1 with an error set. */
-static int read_hashes(const Lengths *self, PyObject *from, Forecast *out) {
-    Py_buffer view;
-    int failed = 0;
-    if (PyObject_CheckBuffer(from) && PyObject_GetBuffer(from, &view, PyBUF_FORMAT) == 0) {
-        int packed = view.itemsize == sizeof(uint64_t) && view.format != NULL &&
-                     (view.format[0] == 'Q' || view.format[0] == 'L') && !view.format[1];
-        if (packed) {
-            lengths_forecast(self, view.buf, view.len / view.itemsize, out);
-        }
-        PyBuffer_Release(&view);
-        if (packed) {
-            return 0;
-        }
-    }
-    PyErr_Clear();
-    PyObject *hashes = PySequence_Fast(from, "hashes are a sequence of u64s");
-    if (hashes == NULL) {
-        return -1;
-    }
-    out->families = 0;
-    for (int i = 0; i < FAMILIES && self->depths[i] <= PySequence_Fast_GET_SIZE(hashes); i++) {
-        PyObject *key = PySequence_Fast_GET_ITEM(hashes, (Py_ssize_t)self->depths[i] - 1);
-        out->family[i].tokens = family_tokens[i];
-        out->family[i].key = PyLong_AsUnsignedLongLong(key);
-        failed |= PyErr_Occurred() != NULL;
-        out->families++;
-    }
-    Py_DECREF(hashes);
-    if (!failed) {
-        foresee(self, out);
-    }
-    return failed ? -1 : 0;
 }
 
 static PyObject *lengths_forecast_method(Lengths *self, PyObject *hashes) {
     Forecast found;
+    GivenU64s given = {.at = NULL};
     PyObject *known = PyObject_CallMethod(hashes, "upto", "L", lengths_depth(self));
-    int failed = known == NULL || read_hashes(self, known, &found) < 0;
+    int failed = known == NULL || u64s_read(&given, known) < 0 ||
+                 lengths_forecast(self, given.at, given.count, &found) < 0;
+    u64s_close(&given);
     Py_XDECREF(known);
     PyObject *families = failed ? NULL : PyTuple_New(found.families);
     for (int i = 0; families != NULL && i < found.families; i++) {
@@ -297,7 +163,7 @@ static PyObject *lengths_resize(Lengths *self, PyObject *given) {
 }
 
 static PyObject *lengths_statistics(Lengths *self, PyObject *Py_UNUSED(nothing)) {
-    return PyObject_CallFunction(self->statistics_type, "nLdd", (Py_ssize_t)self->count,
+    return PyObject_CallFunction(self->statistics_type, "nLdd", (Py_ssize_t)self->families.count,
                                  self->all.samples, self->errors.tokens,
                                  self->mean_errors.tokens);
 }
@@ -336,7 +202,7 @@ static PyObject *lengths_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 
 static void lengths_dealloc(Lengths *self) {
     XDECREF_ALL(self->forecast_type, self->statistics_type);
-    FREE_ALL(self->families, self->places);
+    recent_free(&self->families);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

@@ -5,7 +5,7 @@
 #ifndef KVMESH_LENGTHS_H
 #define KVMESH_LENGTHS_H
 
-#include "base/base.h"
+#include "base/recent.h"
 
 enum { FAMILIES = 3 }; /* of family_tokens */
 
@@ -27,24 +27,13 @@ typedef struct {
     long long samples;
 } Mean;
 
-/* One family, in a list from the one that has waited longest for an answer to the newest. */
-typedef struct {
-    uint64_t key;
-    Mean mean;
-    uint32_t older, newer; /* of an unused one: `newer` is the next unused one */
-} Family;
-
 typedef struct {
     PyObject_HEAD
     PyObject *forecast_type, *statistics_type;
     Mean all, errors, mean_errors;
     long long depths[FAMILIES]; /* blocks that have each family's tokens */
-    Family *families;
-    uint32_t *places; /* open addressing: 1 + number of the family, 0: free; twice as many */
-    uint32_t room;    /* for families: 0 or a power of two */
-    uint32_t used;    /* of them, at present or before */
-    uint32_t shift;
-    uint32_t count, oldest, newest, unused, most;
+    Recent families; /* by use; `count` and `amount` of each are its mean */
+    uint32_t most;
 } Lengths;
 
 extern PyTypeObject lengths_type;

@@ -13,30 +13,14 @@ PyTypeObject worker_speed_type = {
     INNER_TYPE("WorkerSpeed", WorkerSpeed, worker_speed),
 };
 
-static PyObject *step_times_fold_method(StepTimes *self, PyObject *const *args, Py_ssize_t nargs,
-                                        PyObject *keywords) {
-    double tokens, ms;
-    if (READ("fold", "dd", "tokens ms", &tokens, &ms) < 0) {
-        return NULL;
-    }
-    step_times_fold(self, tokens, ms);
-    Py_RETURN_NONE;
-}
-
 static PyMemberDef step_times_members[] = {
     NUMBER(StepTimes, step_tokens),
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyMethodDef step_times_methods[] = {
-    METHOD_KEYWORDS("fold", step_times_fold_method),
-    {NULL, NULL, 0, NULL},
-};
-
 PyTypeObject step_times_type = {
-    PLAIN_TYPE("StepTimes", StepTimes),
+    SLOTS("StepTimes", sizeof(StepTimes), Py_TPFLAGS_DISALLOW_INSTANTIATION),
     .tp_members = step_times_members,
-    .tp_methods = step_times_methods,
 };
 
 /* Return whether it is a worker's name; an error is set if not. */
@@ -87,15 +71,13 @@ static PyObject *speeds_get_residence_ms(Speeds *self, PyObject *worker) {
 
 static PyObject *speeds_take_first_token(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
                                          PyObject *keywords) {
+    WorkerSpeed *known;
     PyObject *worker;
     long long tokens;
     double service_s, now;
     if (READ("first_token", "ULdd", "worker uncached_tokens service_s now", &worker, &tokens, &service_s,
-             &now) < 0) {
-        return NULL;
-    }
-    WorkerSpeed *known = speeds_worker(self, worker);
-    if (known == NULL) {
+             &now) < 0 ||
+        (known = speeds_worker(self, worker)) == NULL) {
         return NULL;
     }
     speeds_first_token(self, known, tokens, service_s, now);
@@ -104,13 +86,11 @@ static PyObject *speeds_take_first_token(Speeds *self, PyObject *const *args, Py
 
 static PyObject *speeds_take_measured(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
                                       PyObject *keywords) {
+    WorkerSpeed *known;
     PyObject *worker;
     long long tokens, busy_us;
-    if (READ("measured", "ULL", "worker tokens busy_us", &worker, &tokens, &busy_us) < 0) {
-        return NULL;
-    }
-    WorkerSpeed *known = speeds_worker(self, worker);
-    if (known == NULL) {
+    if (READ("measured", "ULL", "worker tokens busy_us", &worker, &tokens, &busy_us) < 0 ||
+        (known = speeds_worker(self, worker)) == NULL) {
         return NULL;
     }
     speeds_measured(self, known, tokens, busy_us);
@@ -126,7 +106,7 @@ static PyObject *speeds_take_output(Speeds *self, PyObject *const *args, Py_ssiz
         return NULL;
     }
     WorkerSpeed *known = tokens < 1 ? NULL : speeds_worker(self, worker);
-    if (tokens >= 1 && known == NULL) {
+    if (PyErr_Occurred()) {
         return NULL;
     }
     speeds_output(self, known, tokens, elapsed_s);
@@ -135,14 +115,12 @@ static PyObject *speeds_take_output(Speeds *self, PyObject *const *args, Py_ssiz
 
 static PyObject *speeds_take_finished(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
                                       PyObject *keywords) {
+    WorkerSpeed *known;
     PyObject *worker;
     double residence_s;
     long long tokens;
-    if (READ("finished", "UdL", "worker residence_s output_tokens", &worker, &residence_s, &tokens) < 0) {
-        return NULL;
-    }
-    WorkerSpeed *known = speeds_worker(self, worker);
-    if (known == NULL) {
+    if (READ("finished", "UdL", "worker residence_s output_tokens", &worker, &residence_s, &tokens) < 0 ||
+        (known = speeds_worker(self, worker)) == NULL) {
         return NULL;
     }
     speeds_finished(self, known, residence_s, tokens);
@@ -151,14 +129,12 @@ static PyObject *speeds_take_finished(Speeds *self, PyObject *const *args, Py_ss
 
 static PyObject *speeds_take_answered(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
                                       PyObject *keywords) {
+    WorkerSpeed *known;
     PyObject *worker;
     long long tokens;
     double elapsed_s;
-    if (READ("answered", "ULd", "worker tokens elapsed_s", &worker, &tokens, &elapsed_s) < 0) {
-        return NULL;
-    }
-    WorkerSpeed *known = speeds_worker(self, worker);
-    if (known == NULL) {
+    if (READ("answered", "ULd", "worker tokens elapsed_s", &worker, &tokens, &elapsed_s) < 0 ||
+        (known = speeds_worker(self, worker)) == NULL) {
         return NULL;
     }
     speeds_answered(self, known, tokens, elapsed_s);
@@ -177,18 +153,6 @@ static PyObject *speeds_remove(Speeds *self, PyObject *worker) {
     Py_RETURN_NONE;
 }
 
-static PyObject *speeds_report(Speeds *self, PyObject *worker) {
-    WorkerSpeed *known = find(self, worker);
-    return known == NULL ? NULL
-                         : PyObject_CallFunction(self->report_type, "ddddddL",
-                                                 speeds_ms_per_token(self, known),
-                                                 known->prefill->tokens,
-                                                 speeds_ms_per_output_token(self, known),
-                                                 speeds_residence_ms(self, known),
-                                                 self->uncached_tokens, self->output_tokens,
-                                                 known->clipped);
-}
-
 static PyMemberDef speeds_members[] = {
     {"steps", T_OBJECT_EX, offsetof(Speeds, steps), READONLY, NULL},
     NUMBER(Speeds, fleet_ms_per_token),
@@ -204,7 +168,6 @@ static PyMethodDef speeds_methods[] = {
     METHOD_O("residence_ms", speeds_get_residence_ms),
     METHOD_O("answer_tokens", speeds_get_answer_tokens),
     METHOD_O("remove_worker", speeds_remove),
-    METHOD_O("report", speeds_report),
     METHOD_KEYWORDS("first_token", speeds_take_first_token),
     METHOD_KEYWORDS("measured", speeds_take_measured),
     METHOD_KEYWORDS("output", speeds_take_output),
@@ -214,9 +177,8 @@ static PyMethodDef speeds_methods[] = {
 };
 
 static PyObject *speeds_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    PyObject *report;
     double prior;
-    if (READ_NEW("Speeds", "Od", "report prior_ms_per_token", &report, &prior) < 0) {
+    if (READ_NEW("Speeds", "d", "prior_ms_per_token", &prior) < 0) {
         return NULL;
     }
     if (!(prior > 0.0 && prior < HUGE_VAL)) {
@@ -229,7 +191,6 @@ static PyObject *speeds_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (self == NULL) {
         return NULL;
     }
-    self->report_type = Py_NewRef(report);
     self->workers = PyDict_New();
     self->steps = (StepTimes *)step_times_type.tp_alloc(&step_times_type, 0);
     self->fleet = (Ratio *)ratio_type.tp_alloc(&ratio_type, 0);
@@ -242,7 +203,7 @@ static PyObject *speeds_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 }
 
 static void speeds_dealloc(Speeds *self) {
-    XDECREF_ALL(self->report_type, self->workers, self->steps, self->fleet);
+    XDECREF_ALL(self->workers, self->steps, self->fleet);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

@@ -180,7 +180,6 @@ static void close_step(Speeds *self, WorkerSpeed *known) {
     double least = MAX(believed / OUTLIER, MIN_MS_PER_TOKEN * tokens);
     double clipped = MAX(measured, least);
     clipped = MIN(clipped, believed * OUTLIER);
-    known->clipped += clipped != measured;
     learn(self, known, clipped, tokens);
 }
 

@@ -26,7 +26,7 @@ typedef struct {
     PyObject_HEAD
     Ratio *prefill; /* never NULL, the worker's as long as this lives */
     double open_tokens, open_ms, open_s, interval_ms, residence_ms;
-    long long clipped, measured_tokens, measured_us;
+    long long measured_tokens, measured_us;
     int measured, seen, removed;
     /* The last answers, and how far they are beyond what is usual. */
     double answer_tokens[KEPT_ANSWERS], answer_ms[KEPT_ANSWERS], beyond;
@@ -38,7 +38,6 @@ typedef struct {
     PyObject_HEAD
     StepTimes *steps;
     PyObject *workers; /* dict: name -> WorkerSpeed */
-    PyObject *report_type;
     Ratio *fleet;
     double fleet_ms_per_token, uncached_tokens, output_tokens;
     double interval_ms, residence_ms;            /* the fleet's, 0 without any */
@@ -90,7 +89,7 @@ static inline double speeds_answer_tokens(const Speeds *self, long long expected
 /* Return a measured time in ms, made harmless: clocks may step. */
 double speeds_milliseconds(double seconds);
 
-/* Learn from a step, as `StepTimes.fold`. */
+/* Learn from a step that prefilled `tokens` (> 0) in `ms` at the fleet's usual speed. O(1). */
 void step_times_fold(StepTimes *self, double tokens, double ms);
 
 /* Begin without any evidence but the prior; `fleet` is there. */

@@ -2,35 +2,6 @@
 #include "base/shell.h"
 #include "speeds/states.h"
 
-static PyObject *ratio_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    Ratio *self = (Ratio *)type->tp_alloc(type, 0);
-    if (self != NULL && READ_NEW("Ratio", "|dd", "ms tokens", &self->ms, &self->tokens) < 0) {
-        Py_CLEAR(self);
-    }
-    if (self != NULL) {
-        self->factor = 1.0;
-    }
-    return (PyObject *)self;
-}
-
-static PyObject *ratio_fold(Ratio *self, PyObject *const *args, Py_ssize_t nargs) {
-    double ms, tokens, half_life;
-    if (READ_PLACED("fold", "ddd", "ms tokens half_life", &ms, &tokens, &half_life) < 0) {
-        return NULL;
-    }
-    ratio_add(self, ms, tokens, half_life);
-    Py_RETURN_NONE;
-}
-
-static PyObject *ratio_age(Ratio *self, PyObject *fleet) {
-    double fleet_ms_per_token = PyFloat_AsDouble(fleet);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    ratio_uncertainty(self, fleet_ms_per_token);
-    Py_RETURN_NONE;
-}
-
 #define FLOAT(name) \
     { #name, T_DOUBLE, offsetof(Ratio, name), 0, NULL }
 
@@ -40,17 +11,9 @@ static PyMemberDef ratio_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-static PyMethodDef ratio_methods[] = {
-    METHOD_FASTCALL("fold", ratio_fold),
-    METHOD_O("age", ratio_age),
-    {NULL, NULL, 0, NULL},
-};
-
 PyTypeObject ratio_type = {
-    SLOTS("Ratio", sizeof(Ratio), 0),
-    .tp_new = ratio_new,
+    SLOTS("Ratio", sizeof(Ratio), Py_TPFLAGS_DISALLOW_INSTANTIATION),
     .tp_members = ratio_members,
-    .tp_methods = ratio_methods,
 };
 
 static PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {

@@ -2,9 +2,8 @@
  *
  * take.c reads a whole request, head.c keeps its fields, heads.c compares heads that come again. sse.c
  * finds tokens and usage in an answer as it passes by; events.c says where an event ends. keep.c keeps the
- * token ids of one, which keep_scan.c finds. extproc_read.c
- * and extproc_write.c are the messages of Envoy's external processing. What is unusual is left to Python
- * code that gives the same values.
+ * token ids of one, which keep_scan.c finds. extproc_read.c reads the messages of Envoy's external
+ * processing. What is unusual is left to Python code that gives the same values.
  */
 #ifndef KVMESH_WIRE_H
 #define KVMESH_WIRE_H
@@ -12,7 +11,7 @@
 #include "base/base.h"
 
 extern PyMethodDef native_head_methods[], native_extproc_read_methods[],
-    native_extproc_write_methods[];
+    native_take_methods[];
 extern PyTypeObject event_stream_type;
 
 #endif

@@ -50,9 +50,11 @@ from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, Rou
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
 from kvmesh.errors import NoWorkerError
+from tests.reference.decision_log import naive_log
 from tests.reference.routing import dispatch as naive
 from tests.reference.routing import outbox as outbox_model
 from tests.reference.routing.scheduler import NaiveScheduler
+from tests.reference.workers.speed_report import speed_report
 
 WORKERS = [WorkerId(f"w{number}") for number in range(6)]
 QUICK = ("predicted-time", "prefill-decode", "lmetric")
@@ -137,7 +139,8 @@ class Side:
         self.hints = new_approx(graded=True)
         self.scheduler.listen(self.hints)
         self.scheduler.sessions = Sessions(SessionOptions(affinity="hard"))
-        self.log = DecisionLog(capacity=64, whole_per_s=whole_per_s, max_candidates=64)
+        new_log = naive_log if spec else DecisionLog
+        self.log = new_log(capacity=64, whole_per_s=whole_per_s, max_candidates=64)
         self.log.left_out = lambda _: ()  # type: ignore[assignment,return-value]
         self.doubts: list[tuple[WorkerId, Distrust]] = []
         self.follows_events = events
@@ -163,7 +166,7 @@ class Side:
                 ],
                 list(loads.prefilling),
                 dict(loads.shared),
-                speeds.report(worker),
+                speed_report(speeds, worker),
             )  # fmt: skip
         found["bookings"] = {
             name: [
@@ -207,6 +210,17 @@ class Side:
         found["doubts"] = self.doubts
         # How many candidates are kept depends on whether each had to be weighed.
         found["log"] = msgspec.structs.replace(self.log.statistics(), candidates=0)
+        totals = self.log.totals
+        found["traffic"] = totals.rows(0)
+        found["totals"] = [
+            getattr(totals, name)
+            for name in ("prompt_tokens", "output_tokens", "best_tokens", "predicted_tokens")
+        ]
+        found["histograms"] = [
+            (one.total, one.cumulative())
+            for one in (totals.ttft_s, totals.itl_s, totals.duration_s)
+            for one in (totals.ttft_s, totals.itl_s, totals.duration_s)
+        ]
         return found
 
 

@@ -525,7 +525,7 @@ NUISANCES: dict[str, Callable[[Core], object]] = {
     "other reports": lambda core: each(
         lambda one: setattr(one, "report", LoadReport()), core.states
     ),
-    "log": lambda core: each(lambda _: core.log.records.append(native.Record(b"x")), range(40)),
+    "log": lambda core: (core.log.settle(), core.log.latest(40)),
     "collect": lambda _: gc.collect(),
     "raise": lambda _: 1 / 0,
 }
@@ -662,8 +662,9 @@ def test_names_that_are_compared_may_do_anything(nuisance: str, core: Core) -> N
     for name in names:
         core.scheduler.overlaps.routed.record(name, [1, 2], 1.0, 9.0)  # type: ignore[union-attr,arg-type]
         distrusted.add(name)  # type: ignore[arg-type]
+    ratio = core.scheduler.speeds.prefill_ratio(WORKERS[0])
     states = tuple(
-        native.WorkerState(name, new_sequences(SIZE).loads(WORKERS[0]), native.Ratio(), None, None)
+        native.WorkerState(name, new_sequences(SIZE).loads(WORKERS[0]), ratio, None, None)
         for name in names
     )
     for name in names:

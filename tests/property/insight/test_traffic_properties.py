@@ -18,11 +18,11 @@ def test_the_newest_seconds_are_kept_in_order(steps: list[int], since: int) -> N
 
     for step in steps:
         second += step
-        totals.decided(second + 0.5)
+        totals.refused(second + 0.5)
         if second not in naive:
             naive = {one: count for one, count in naive.items() if one > second - KEPT_S}
         naive[second] = naive.get(second, 0) + 1
 
     seconds = [TrafficSecond(*row) for row in totals.rows(since)]
-    found = [(one.second, one.requests) for one in seconds]
+    found = [(one.second, one.refused) for one in seconds]
     assert found == [(one, naive[one]) for one in sorted(naive) if one >= since]

@@ -80,8 +80,6 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "find in nothing": lambda index: index.find_groups(None),
     "find a list": lambda index: index.find_matches(PROMPT),
     "find short numbers": lambda index: index.find_groups(Meddler(lambda _: array("I", [1]))),
-    "find known words": lambda index: index.find_known(["1"]),
-    "find a known number": lambda index: index.find_known(1),
     "another end": lambda index: setattr(index, "next_end", 1.0),
     "a life in words": lambda index: setattr(index, "ttl_s", "1"),
 }

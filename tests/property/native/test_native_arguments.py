@@ -6,35 +6,39 @@ from typing import Any
 import pytest
 
 from kvmesh import _native
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.members.loads import new_sequences
 
 native: Any = _native
+SEQUENCES: Any = new_sequences(16)
+LOADS: Any = SEQUENCES.loads(WorkerId("w"))
 
 WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
-    "one left out": (lambda: native.Speeds(tuple), TypeError, "Speeds needs prior_ms_per_token"),
+    "one left out": (native.Speeds, TypeError, "Speeds needs prior_ms_per_token"),
     "one too many": (
-        lambda: native.Ratio().fold(1.0, 2.0, 3.0, 4.0),
+        lambda: SEQUENCES.expire(1.0, 2.0),
         TypeError,
-        "fold takes 3 arguments by place, not 4: ms tokens half_life",
+        "expire takes 1 arguments by place, not 2: now",
     ),
     "a name it has not": (
-        lambda: native.StepTimes().fold(tokens=1.0, millis=2.0),
+        lambda: LOADS.wait_ms(1.0, then=2.0),
         TypeError,
-        "fold has no argument 'millis', or has it twice: it takes tokens ms",
+        "wait_ms has no argument 'then', or has it twice: it takes ms_per_token now step_tokens",
     ),
     "one twice": (
-        lambda: native.StepTimes().fold(1.0, tokens=2.0),
+        lambda: SEQUENCES.renew_owner("", owner=""),
         TypeError,
-        "fold has no argument 'tokens', or has it twice: it takes tokens ms",
+        "renew_owner has no argument 'owner', or has it twice: it takes owner now",
     ),
     "by place what has to be named": (
-        lambda: native.ActiveSequences(16, dict, tuple),
+        lambda: native.ActiveSequences(16, tuple),
         TypeError,
-        "ActiveSequences takes 1 arguments by place, not 3: block_size turns statistics lease_s",
+        "ActiveSequences takes 1 arguments by place, not 2: block_size statistics lease_s",
     ),
     "a text for a number": (
-        lambda: native.StepTimes().fold("1", 2.0),
+        lambda: LOADS.wait_ms("1", 2.0),
         TypeError,
-        "fold: tokens is '1', it must be a float",
+        "wait_ms: ms_per_token is '1', it must be a float",
     ),
     "a number for a text": (
         lambda: native.Peer(1, 1, 0.0),
@@ -42,9 +46,9 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "Peer: name is 1, it must be a str",
     ),
     "a list for a tuple": (
-        lambda: native.TextCutter([], frozenset()),
+        lambda: native.Formula([], ()),
         TypeError,
-        "TextCutter: tokens is [], it must be a tuple",
+        "Formula: price is [], it must be a tuple",
     ),
     "a text for bytes": (
         lambda: native.Names([], "x"),

@@ -1,9 +1,11 @@
 """Remembered segments never change a result; the byte tokenizer is prefix-stable."""
 
 import json
+import re
 from array import array
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +16,7 @@ from tokenizers import Tokenizer
 
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
-from kvmesh.core.prompts.segment_cache import AddedToken, SegmentCache, unpack_ids
+from kvmesh.core.prompts.segment_cache import AddedToken, SegmentCache, token_pattern, unpack_ids
 from tests.unit.app.prompts.tokenizer_models import MARKS, SPECIAL, train
 
 HOSTILE = (
@@ -124,3 +126,26 @@ def test_bytes_decode_to_the_text_they_came_from(text: str) -> None:
     tokenizer = ByteTokenizer()
 
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=True)) == text
+
+
+LETTERS = "<|ab>é漢\U0001f642\0.*[](){}\\^$+?-"
+TOKENS = st.lists(st.text("<|ab>é.[(\\^-", min_size=1, max_size=5), min_size=1, unique=True)
+
+
+@given(TOKENS, st.data())
+def test_the_longest_token_is_found_at_each_place(tokens: list[str], data: Any) -> None:
+    pieces = data.draw(st.lists(st.text(LETTERS, max_size=9) | st.sampled_from(tokens)))
+    text = "".join(pieces)
+    naive = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
+
+    found = re.compile(token_pattern(tokens)).finditer(text)
+
+    assert [one.span() for one in found] == [one.span() for one in naive.finditer(text)]
+
+
+def test_a_text_full_of_beginnings_takes_no_longer_than_another() -> None:
+    tokens = [f"<|reserved_special_token_{number}|>" for number in range(1000)]
+    search = re.compile(token_pattern(tokens))
+
+    assert len(token_pattern(tokens)) < 20_000
+    assert search.findall("<|reserved_special_token_99" * 4000) == []

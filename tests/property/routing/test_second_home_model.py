@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from kvmesh._native import Booking, Loads, Ratio, WorkerState
+from kvmesh._native import WorkerState
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.cost.catalogue import PUBLISHED
-from kvmesh.core.members.speeds import PRIOR_MS_PER_TOKEN, new_speeds
+from kvmesh.core.members.loads import PRIOR_MS_PER_TOKEN, Demand, new_sequences, new_speeds
 from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from tests.reference.routing.second_home import DELAY, REST, find_second_home
 from tests.reference.routing.weighing import DEFAULT_COST, Weighing
@@ -24,27 +24,15 @@ NOW = 1000.0
 def make_state(name: str, *shared: Sequence[int], rested_s: float = 500.0) -> WorkerState:
     """Return a worker with a request of each prefix; one without any has rested so long."""
     worker = WorkerId(name)
-    loads = Loads(worker)
+    sequences = new_sequences(SIZE)
     for number, prefix in enumerate(shared):
-        booking = Booking(
-            f"{name}/{number}",
-            worker,
-            "",
-            1000,
-            1,
-            1,
-            0.0,
-            0.0,
-            0.0,
-            keys=tuple(sharing_keys(prefix)),
-        )
-        loads.begin(booking, NOW)
+        demand = Demand(70 * SIZE, 1, keys=tuple(sharing_keys(prefix)))
+        sequences.add(f"{name}/{number}", worker, demand, NOW)
     if not shared:
-        idle = Booking(f"{name}/idle", worker, "", 1000, 1, 1, 0.0, 0.0, 0.0)
-        loads.begin(idle, NOW - rested_s)
-        loads.end_prefill(idle)
-        loads.end(idle)
-    return WorkerState(worker, loads, Ratio(0.0, 0.0), WorkerInfo(), LoadReport())
+        sequences.add("idle", worker, Demand(1000, 1), NOW - rested_s)
+        sequences.finish("idle")
+    ratio = new_speeds().prefill_ratio(worker)
+    return WorkerState(worker, sequences.loads(worker), ratio, WorkerInfo(), LoadReport())
 
 
 def weigh(stay_s: float = STAY_S, **overlaps: int) -> Weighing:

@@ -13,6 +13,7 @@ from kvmesh.core.routing.peers.event_fold import EventFold
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
 from tests.reference.routing.peer_bookings import BookingsOfEachRecord
+from tests.reference.workers.speed_report import speed_report
 
 FIGURES = (
     *("prefill_tokens", "prompt_tokens", "active_requests", "active_blocks", "expected_blocks"),
@@ -73,7 +74,7 @@ class Replica:
             "shared": [dict(one.shared) for one in loads],
             "prefilling": [list(one.prefilling) for one in loads],
             "believed": (self.hints.sizes(names), self.hints.statistics()),
-            "speeds": [msgspec.to_builtins(speeds.report(one)) for one in names],
+            "speeds": [msgspec.to_builtins(speed_report(speeds, one)) for one in names],
             "health": [
                 (health.recent(one), health.served_s(one), health.standing(one, 1e6))
                 for one in names

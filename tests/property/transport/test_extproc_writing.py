@@ -4,7 +4,6 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh import _native
 from kvmesh.transport.extproc.writing import (
     MOST_PIECE,
     body_answers,
@@ -16,7 +15,6 @@ from kvmesh.transport.extproc.writing import (
     trailers_answer,
 )
 from tests.property.transport.extproc_messages import DESTINATION
-from tests.reference.transport.extproc_writing import answer, piece
 
 NAMES = st.sampled_from([b"x-a", b"x-request-id", b"x" * 130])
 HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=200)), max_size=4)
@@ -106,17 +104,3 @@ def test_a_refusal_reads_as_it_was_meant(
     found = answer.immediate_response
     assert (found.status.code, found.body, found.details) == (status, body, details)
     assert headers_of(found.headers) == headers
-
-
-@given(
-    st.integers(1, 4), HEADERS, REMOVED, st.none() | ENDPOINTS, st.none() | st.binary(max_size=300)
-)
-def test_the_compiled_writer_writes_the_same_bytes(
-    field: int, headers: Any, removed: Any, endpoint: bytes | None, body: bytes | None
-) -> None:
-    asked = field, headers, removed, endpoint, body
-
-    assert _native.write_extproc(*asked) == answer(*asked)
-    for end in (False, True):
-        data = body or b""
-        assert _native.write_extproc_piece(field, data, end) == piece(field, data, end)

@@ -1,5 +1,4 @@
-"""The naive model of the scan of a body, kvmesh/native/bodies/scan.c, scan_tokens.c and
-scan_python.c.
+"""The naive model of the scan of a body, kvmesh/native/bodies/scan.c and scan_tokens.c.
 
 The compiled scan passes over a body once and takes the byte tokenizer's ids from where they stand.
 It accepts only what the strict parser does (`core.chat.inference`), with the same values: of a key
@@ -62,10 +61,30 @@ class Scanned(NamedTuple):
     continue_final_message: bytes | None
 
 
-def compiled_scan(body: bytes) -> Scanned | None:
-    """Return what the compiled scan finds, by its names."""
-    found = _native.scan_body(body)
-    return None if found is None else Scanned(*found)
+def compiled_scan(body: bytes) -> _native.Scanned | None:
+    """Return what the compiled scan finds of a chat, or else of a completion."""
+    return _native.scan(body, True) or _native.scan(body, False)
+
+
+def agrees(body: bytes) -> bool:
+    """Return whether the compiled scan left a body alone, or found what the naive one does."""
+    kept = compiled_scan(body)
+    if kept is None:
+        return True
+    read = scan_body(body)
+    if read is None or read.choices > 1 or read.lora_path is not None:
+        return False
+    found = (kept.model, kept.streams, kept.limit, kept.urgency, kept.cache_key, kept.salt)
+    expected = (
+        *(read.model or "", read.stream, read.limit or 0, read.urgency),
+        *(read.prompt_cache_key or "", read.cache_salt or ""),
+    )
+    is_chat = read.messages is not None
+    pairs = kept.messages is None or (is_chat and kept.messages == scan_messages(body))
+    bare = kept.messages is not None or not kept.bare
+    return (
+        found == expected and pairs and bare and kept.prompt == (None if is_chat else read.prompt)
+    )
 
 
 def scan_body(body: bytes) -> Scanned | None:

@@ -32,6 +32,7 @@ from tests.reference.routing.selection import (
     two_of,
 )
 from tests.reference.routing.weighing import Weighed, Weighing, by_default, weigh_all
+from tests.reference.workers.turns import WorkerTurns
 
 OUTPUT_CAP: Final = 4.0
 """An expected output counts up to this many times the mean: clients name limits, not lengths."""
@@ -251,7 +252,7 @@ class Chooser:
         self, mode: RouterMode, request: RouteRequest, names: Sequence[WorkerId], rng: Random
     ) -> WorkerId:
         if mode == "round-robin":
-            return self._sequences.turns.next(names, self._options.replica)
+            return WorkerTurns(self._sequences.turns).next(names, self._options.replica)
         if mode == "random":
             return names[pick(len(names), rng)]
         if mode == "direct" and request.pinned_worker is None:

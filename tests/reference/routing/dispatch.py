@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kvmesh._native import Booking, Record, TokenCounts
+from kvmesh._native import Booking, TokenCounts
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
@@ -26,6 +26,8 @@ from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
 from kvmesh.errors import NoWorkerError, UnattainableError
+from tests.reference.decision_log import decided, ring_of, totals_of
+from tests.reference.insight.decision_record import Record
 from tests.reference.routing.scheduler import NaiveScheduler
 
 _SERVER_ERROR: Final = 500
@@ -180,7 +182,7 @@ class Dispatch:
             one.request = msgspec.structs.replace(one.request, hashes=NO_HASHES)
             scheduler.first_token(request_id, now)
             if one.record is not None:
-                self.log.records.first_token(one.record, now)
+                ring_of(self.log).first_token(one.record, now)
                 if one.decision is not None and one.decision.arm is not None:
                     one.decision.arm.counter.began(_since_ms(one, one.record, now))
         if tokens > 1:
@@ -217,8 +219,8 @@ class Dispatch:
         else:
             one.record.output_tokens = one.output_tokens
             one.record.reported = usage
-            self.log.records.end(one.record, state, status, now)
-            self.log.totals.ended(one.record)
+            ring_of(self.log).end(one.record, state, status, now)
+            totals_of(self.log).ended(one.record)
             if one.decision is not None and one.decision.arm is not None:
                 whole_ms = _since_ms(one, one.record, now)
                 count_ended(one.record, one.decision.arm, tokens, whole_ms, now)
@@ -275,7 +277,8 @@ class Dispatch:
             decision = msgspec.structs.replace(decision, unforeseen=one.request.unforeseen)
         record = one.record
         if record is None:
-            one.record = record = self._record(one, decision, now)
+            name, hashes = one.visible_id, one.request.hashes
+            one.record = record = decided(self.log, name, decision, hashes, now)
             record.forecast, record.tenant = one.forecast, one.request.tenant
             if one.request.estimated:
                 record.estimated = True
@@ -284,21 +287,13 @@ class Dispatch:
             if one.asked_s >= 0.0:
                 record.held_ms = max(0.0, now - one.asked_s) * 1000.0
         else:
-            self.log.records.take_again(record, decision)
+            ring_of(self.log).take_again(record, decision)
             one.waiting = True
             one.families, one.forecast = self.scheduler.lengths.forecast(one.request.hashes)
         one.decision, one.sent_s, one.reported = decision, now, None
         if self.follows_events and decision.by_cache and now >= self.predictions.check_at_s:
             one.reported = self.check(decision.chosen, decision.told_blocks, now)
         return decision
-
-    def _record(self, one: Dispatched, decision: Decision, now: float) -> Record:
-        log, record = self.log, Record(one.visible_id, decision, one.request.hashes, now)
-        if log.left_out is not None and len(decision.candidates) == decision.considered:
-            record.left_out = log.left_out(now)
-        log.records.append(record)
-        log.totals.decided(now)
-        return record
 
     def check(self, chosen: Candidate, told_blocks: int, now: float) -> int | None:
         """Return the tokens of a prompt that its worker's events had told of, where that is

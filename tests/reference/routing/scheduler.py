@@ -1,5 +1,6 @@
 """Naive model of core.routing.scheduler and kvmesh/native/decide: books, believes and learns."""
 
+from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -214,17 +215,32 @@ class NaiveScheduler(Scheduler):
             return None
         return msgspec.structs.replace(decision, kept=True)
 
+    def _believe(
+        self, worker: WorkerId, request: RouteRequest, now: float, *, late: bool
+    ) -> Sequence[int] | None:
+        """Count a routed prompt as cached, `late` ones not yet; return its blocks, None for none.
+
+        No event ever confirms approximate hashes.
+        """
+        overlaps, options = self.overlaps, self.options
+        ttl_s = options.approx_ttl_s if request.approximate else overlaps.ttl_s(worker)
+        if overlaps.routed is None or ttl_s <= 0.0:
+            return None
+        blocks = request.hashes.upto(ALL_BLOCKS)
+        if blocks and not late:
+            overlaps.routed.record(worker, blocks, now, ttl_s)
+        return blocks or None
+
     def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:  # type: ignore[override]
         worker, hashes = decision.worker, request.hashes
         if request.targets is not None:
             self.slo.sent(request.request_id, request.targets, decision.forecast, now)
         kv = self.options.mode == "kv" or request.mode == "kv"
         counted, sequences = None, self.sequences
-        late = kv and self.late.is_late(worker, sequences.loads(worker))
+        behind = worker in self.late.workers and sequences.loads(worker).waiting_requests > 0
+        late = kv and behind
         if kv:
-            counted = self.overlaps.record(
-                worker, hashes, now, approximate=request.approximate, late=late
-            )
+            counted = self._believe(worker, request, now, late=late)
         known = hashes.upto(ALL_BLOCKS if kv else 0) if counted is None else counted
         demand = Demand(
             prompt_tokens=request.prompt_tokens,

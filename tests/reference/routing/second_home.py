@@ -6,6 +6,7 @@ from typing import Final
 from kvmesh._native import WorkerState
 from kvmesh.core.blocks.graded import key_count, key_depth
 from tests.reference.routing.weighing import Weighing
+from tests.reference.workers.loads import shared_blocks
 
 NEW_HOME: Final = 0.5
 """A worker that holds more than this share of what the best one does is a home already."""
@@ -35,7 +36,7 @@ def find_second_home(
     """
     overlap, speeds = weighing.overlaps.get(best.worker, 0), weighing.speeds
     whole = key_depth(key_count(overlap))
-    if not whole or best.loads.shared_blocks(weighing.keys, overlap) < whole:
+    if not whole or shared_blocks(best.loads.shared, weighing.keys, overlap) < whole:
         return best
     found, least_ms = best, DELAY * speeds.residence_ms(best.worker)
     for state in states:

@@ -14,6 +14,7 @@ from kvmesh.core.cost.terms import Brought, Candidate, Fleet, survey
 from kvmesh.core.cost.weights import Weights
 from kvmesh.core.index.block_table import Groups
 from kvmesh.core.members.loads import MOST_TOKENS
+from tests.reference.workers.loads import shared_blocks
 
 DEFAULT_COST: Final = PREDICTED_TIME
 """What decides where a formula of one's own fails."""
@@ -76,7 +77,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             uncached = max(0, uncached - brought.fetched_tokens) + brought.worth_tokens
         decode_blocks = loads.active_blocks + self.request_blocks
         if self.keys and overlap:
-            decode_blocks -= loads.shared_blocks(self.keys, overlap)
+            decode_blocks -= shared_blocks(loads.shared, self.keys, overlap)
         ms_per_token = self.speeds.fleet_ms_per_token * state.prefill.factor
         adapter_ms = self.cold.get(state.worker, 0.0) if self.cold else 0.0
         if adapter_ms:
@@ -150,7 +151,9 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
             return 0.0
         idle = state.capacity_blocks - state.blank_blocks - loads.active_blocks
         share = evicted / max(idle + pending, 1.0)
-        held = max(loads.shared_blocks(self.keys, overlap), self._routed_blocks(state.worker))
+        held = max(
+            shared_blocks(loads.shared, self.keys, overlap), self._routed_blocks(state.worker)
+        )
         return self.block_size * (max(0, overlap - held) * min(share, 1.0))
 
     def _routed_blocks(self, worker: WorkerId) -> int:

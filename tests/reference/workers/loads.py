@@ -1,6 +1,6 @@
 """The naive model of `Booking` and `Loads` in kvmesh/native/loads/bookings.c and loads.c."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -163,25 +163,6 @@ class Loads:
         own_ms = ms_per_token * (oldest.uncached_tokens + step_tokens)
         return whole_ms - (elapsed_ms if elapsed_ms < own_ms else own_ms)  # noqa: FURB136  # 60 ns sooner
 
-    def shared_blocks(self, keys: Sequence[int], overlap: int) -> int:
-        """Return how many of the first `overlap` blocks active requests here already hold, as
-        sharing keys tell.
-
-        Active requests hold whole prefixes, so presence is monotonic in depth: O(log keys).
-        """
-        shared = self.shared
-        high = min(len(keys), key_count(overlap))
-        if not shared or not high or keys[0] not in shared:
-            return 0
-        low = 1
-        while low < high:
-            middle = (low + high + 1) >> 1
-            if keys[middle - 1] in shared:
-                low = middle
-            else:
-                high = middle - 1
-        return key_depth(low)
-
     def hold(self, keys: Sequence[int]) -> int:
         """Take a reference on each key; return the blocks of those that had none before."""
         new = 0
@@ -206,3 +187,22 @@ class Loads:
                 del self.shared[key]
                 freed += self._key_blocks.pop(key)
         return freed
+
+
+def shared_blocks(shared: Mapping[int, int], keys: Sequence[int], overlap: int) -> int:
+    """Return how many of the first `overlap` blocks a worker's active requests already hold, as the
+    sharing keys that are `Loads.shared` there tell.
+
+    Active requests hold whole prefixes, so presence is monotonic in depth: O(log keys).
+    """
+    high = min(len(keys), key_count(overlap))
+    if not shared or not high or keys[0] not in shared:
+        return 0
+    low = 1
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if keys[middle - 1] in shared:
+            low = middle
+        else:
+            high = middle - 1
+    return key_depth(low)

@@ -4,7 +4,7 @@ from math import isfinite
 from typing import Final
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.members.speeds import PRIOR_MS_PER_TOKEN, SpeedReport
+from kvmesh.core.members.loads import PRIOR_MS_PER_TOKEN
 from tests.reference.workers.relative_speed import OutputRates, Ratio, Scatter
 from tests.reference.workers.step_times import StepTimes
 
@@ -32,7 +32,6 @@ _MIN_MS_PER_TOKEN: Final = 1e-4
 
 class _Worker:
     __slots__ = (
-        "clipped",
         "interval_ms",
         "measured",
         "open_ms",
@@ -50,7 +49,6 @@ class _Worker:
         self.open_s = 0.0
         self.interval_ms = 0.0
         self.residence_ms = 0.0
-        self.clipped = 0
         self.measured: tuple[int, int] | None = None
         self.seen = False
 
@@ -169,19 +167,6 @@ class Speeds:
         self._workers.pop(worker, None)
         self._answers.remove_worker(worker)
 
-    def report(self, worker: WorkerId) -> SpeedReport:
-        """Return what is believed of a worker, for people."""
-        known = self._worker(worker)
-        return SpeedReport(
-            ms_per_uncached_token=self.ms_per_token(worker),
-            prefill_evidence_tokens=known.prefill.tokens,
-            ms_per_output_token=self.ms_per_output_token(worker),
-            residence_ms=self.residence_ms(worker),
-            uncached_tokens=self.uncached_tokens,
-            output_tokens=self.output_tokens,
-            clipped_samples=known.clipped,
-        )
-
     def _worker(self, worker: WorkerId) -> _Worker:
         known = self._workers.get(worker)
         if known is None:
@@ -202,7 +187,6 @@ class Speeds:
             return
         least = max(believed / _OUTLIER, _MIN_MS_PER_TOKEN * tokens)
         clipped = min(max(measured, least), believed * _OUTLIER)
-        known.clipped += clipped != measured
         self._learn(known, clipped, tokens)
 
     def _learn(self, known: _Worker, ms: float, tokens: float) -> None:

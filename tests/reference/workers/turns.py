@@ -1,4 +1,4 @@
-"""The naive model of `WorkerTurns` in kvmesh/native/loads/turns.c."""
+"""The naive model of kvmesh/native/loads/turns.c."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,8 +18,8 @@ class WorkerTurns:
     rotation; no worker is ahead of another by more than the turns not heard of yet, and one.
     """
 
-    def __init__(self) -> None:
-        self._taken: dict[WorkerId, int] = {}
+    def __init__(self, taken: dict[WorkerId, int] | None = None) -> None:
+        self._taken = {} if taken is None else taken
 
     def take(self, worker: WorkerId) -> None:
         """Count a turn."""

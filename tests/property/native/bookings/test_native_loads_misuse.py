@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from kvmesh import _native
-from kvmesh._native import Booking, Loads, Ratio, WorkerState
+from kvmesh._native import WorkerState
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.members.loads import Demand, new_sequences, new_speeds
 from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from tests.reference.workers import loads as model
 from tests.reference.workers import relative_speed
@@ -16,24 +17,24 @@ from tests.reference.workers import relative_speed
 W = WorkerId("w")
 
 
-def make_booking(name: str, keys: int) -> Booking:
-    return Booking(name, W, "", 99, 1, 1, 0.0, 0.0, 0.0, keys=tuple(range(keys)))
-
-
-def begun(*names: str) -> Any:
-    """Return loads at which a booking began for each name."""
-    loads = Loads(W)
+def booked(*names: str) -> Any:
+    """Return the loads of a worker at which a booking began for each name."""
+    sequences = new_sequences(16)
     for name in names:
-        loads.begin(make_booking(name, 4), 0.0)
-    return loads
+        sequences.add(name, W, Demand(99, 1, keys=tuple(range(40))), 0.0)
+    return sequences.loads(W)
 
 
-def begin_elsewhere(loads: Loads) -> None:
-    Loads(W).begin(loads.prefilling["r"], 0.0)
+def booking() -> Any:
+    return booked("r").prefilling["r"]
+
+
+def ratio() -> Any:
+    return new_speeds().prefill_ratio(W)
 
 
 def native_state() -> Any:
-    return WorkerState(W, Loads(W), Ratio(), WorkerInfo(), LoadReport())
+    return WorkerState(W, booked("r"), ratio(), WorkerInfo(), LoadReport())
 
 
 FORMULA = ("ms_per_token", 0, "*", "memory_wait_ms", "+", 1, "decode_blocks", "*", "+")
@@ -45,62 +46,22 @@ def formula(*price: object) -> object:
 
 
 MISUSES: dict[str, Callable[[Any], object]] = {
-    "loads of nobody": lambda native: native.Loads(),
-    "loads of a number": lambda native: native.Loads(1),
-    "begin alone": lambda native: native.Loads("w").begin(),
-    "begin nothing": lambda native: native.Loads("w").begin(None, 0.0),
-    "begin a model of a booking": lambda native: native.Loads("w").begin(
-        model.Booking("r", W, "", 1, 1, 1, 0.0, 0.0, 0.0), 0.0
-    ),
-    "begin at no time": lambda native: native.Loads("w").begin(make_booking("r", 1), "now"),
-    "begin twice": lambda _: (one := begun("r")).begin(one.prefilling["r"], 0.0),
-    "begin at two": lambda _: begin_elsewhere(begun("r")),
-    "end elsewhere": lambda _: begun("r").end_prefill(begun("r").prefilling["r"]),
-    "end before its prefill": lambda _: begun("r").end(begun("r").prefilling["r"]),
-    "end what never began": lambda native: native.Loads("w").end_prefill(make_booking("r", 0)),
-    "end nothing": lambda native: native.Loads("w").end(None),
-    "end alone": lambda native: native.Loads("w").end(),
-    "end keys nobody holds": lambda native: native.Loads("w").end(make_booking("r", 4)),
-    "grow alone": lambda native: native.Loads("w").grow(1),
-    "grow in words": lambda native: native.Loads("w").grow("1", 1),
-    "correct alone": lambda native: native.Loads("w").correct(1),
-    "correct in words": lambda native: native.Loads("w").correct(1, 1, "1", 1),
-    "grow beyond": lambda native: native.Loads("w").grow(1 << 41, 1),
-    "correct beyond": lambda native: native.Loads("w").correct(1, 1, -(1 << 70), 1),
-    "a booking of nothing": lambda native: native.Booking(),
-    "a booking of numbers": lambda native: native.Booking(1, "w", "", 1, 1, 1, 0.0, 0.0, 0.0),
-    "a booking of words": lambda native: native.Booking("r", "w", "", "1", 1, 1, 0.0, 0.0, 0.0),
-    "a booking of floats": lambda native: native.Booking("r", "w", "", 1.5, 1, 1, 0.0, 0.0, 0.0),
-    "a booking too large": lambda native: native.Booking(
-        "r", "w", "", 1 << 41, 1, 1, 0.0, 0.0, 0.0
-    ),
-    "a key below 0": lambda native: native.Booking(
-        "r", "w", "", 1, 1, 1, 0.0, 0.0, 0.0, keys=(1, -1)
-    ),
-    "a key of text": lambda native: native.Booking(
-        "r", "w", "", 1, 1, 1, 0.0, 0.0, 0.0, keys=["1"] * 99
-    ),
-    "keys in a number, of a booking": lambda native: native.Booking(
-        "r", "w", "", 1, 1, 1, 0.0, 0.0, 0.0, keys=1
-    ),
-    "a key beyond a u64": lambda native: native.Loads("w").shared_blocks((1 << 64,), 1),
-    "another worker": lambda _: setattr(make_booking("r", 1), "worker", "x"),
-    "another prompt": lambda _: setattr(make_booking("r", 1), "prompt_tokens", 1),
-    "ended by hand": lambda _: setattr(make_booking("r", 1), "prefilling", False),
-    "share in words": lambda native: native.Loads("w").shared_blocks((), "1"),
-    "share a number": lambda native: native.Loads("w").shared_blocks(1, 1),
-    "wait in words": lambda native: native.Loads("w").wait_ms("1", 1.0),
-    "count beyond": lambda native: setattr(native.Loads("w"), "active_blocks", 1 << 70),
-    "count nothing": lambda native: delattr(native.Loads("w"), "active_blocks"),
-    "other bookings": lambda native: setattr(native.Loads("w"), "prefilling", {}),
-    "a ratio of words": lambda native: native.Ratio("1", "2"),
-    "fold words": lambda native: native.Ratio().fold("1", 1.0, 1.0),
-    "age in words": lambda native: native.Ratio().age("1"),
+    "loads of one's own": lambda native: native.Loads(W),
+    "a booking of one's own": lambda native: native.Booking(),
+    "a ratio of one's own": lambda native: native.Ratio(),
+    "steps of one's own": lambda native: native.StepTimes(),
+    "another worker": lambda _: setattr(booking(), "worker", "x"),
+    "another prompt": lambda _: setattr(booking(), "prompt_tokens", 1),
+    "ended by hand": lambda _: setattr(booking(), "prefilling", False),
+    "wait in words": lambda _: booked().wait_ms("1", 1.0),
+    "count": lambda _: setattr(booked(), "active_blocks", 1),
+    "count nothing": lambda _: delattr(booked(), "active_blocks"),
+    "other bookings": lambda _: setattr(booked(), "prefilling", {}),
     "a state of a model's loads": lambda native: native.WorkerState(
-        "w", model.Loads(W), Ratio(), None, None
+        "w", model.Loads(W), ratio(), None, None
     ),
     "a state of a model's ratio": lambda native: native.WorkerState(
-        "w", Loads(W), relative_speed.Ratio(), None, None
+        "w", booked(), relative_speed.Ratio(), None, None
     ),
     "a state without loads": lambda _: setattr(native_state(), "loads", model.Loads(W)),
     "a state that lost its loads": lambda _: delattr(native_state(), "loads"),
@@ -135,9 +96,8 @@ def test_loads_and_states_give_their_memory_back() -> None:
     def live() -> None:
         for _ in range(200):
             state = native_state()
-            state.loads.begin(make_booking("r", 40), 1.0)
             state.gaps = (1, 2)
-            state.loads = Loads(W)
+            state.loads = booked()
             assert formula(*FORMULA)
 
     live()

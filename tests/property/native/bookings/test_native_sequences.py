@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kvmesh._native import Arrivals, Booking, WorkerTurns
+from kvmesh._native import Arrivals, Booking
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import key_depth, sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.members.loads import LOCAL, MOST_TOKENS, Demand, new_sequences
 from kvmesh.core.members.silent_growth import UnseenWork, grow_unseen
-from tests.reference.workers import arrivals, loads, sequences, turns
+from tests.reference.workers import arrivals, loads, sequences
 
 WORKERS = [WorkerId("w1"), WorkerId("w2"), WorkerId("w3")]
 FIELDS = tuple(one.name for one in msgspec.structs.fields(loads.Booking))
@@ -164,11 +164,6 @@ class BothSequences(RuleBasedStateMachine):
         pure, native = (twin.remove_owner(owner) for twin in self.twins)
         assert seen(pure) == seen(native)
 
-    @rule(names=st.lists(workers, min_size=1, unique=True))
-    def take_turns(self, names: list[WorkerId]) -> None:
-        pure, native = (twin.turns.next(names, "a") for twin in self.twins)
-        assert pure == native
-
     @invariant()
     def the_same(self) -> None:
         pure, native = self.twins
@@ -184,11 +179,6 @@ class BothSequences(RuleBasedStateMachine):
             for later_s in (-1.0, 0.0, 0.7):
                 asked = (0.0731, self.now + later_s, 12.5)
                 assert ours.wait_ms(*asked) == theirs.wait_ms(*asked)
-            for family in range(3):
-                keys = tuple(sharing_keys(range(family * 10000, family * 10000 + 2000)))
-                for overlap in (19, 300, 1999):
-                    shared = [one.shared_blocks(keys, overlap) for one in (ours, theirs)]
-                    assert shared[0] == shared[1]
         for owner in (LOCAL, "router-b"):
             assert seen(pure.owned(owner)) == seen(native.owned(owner))
         assert pure.statistics() == native.statistics()
@@ -212,44 +202,6 @@ def test_arrivals_are_the_same_to_the_last_bit(moments: list[float]) -> None:
 
 
 names = st.text(max_size=9) | st.sampled_from(["w" * 250, "w" * 1000])
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["take", "next", "next", "served", "remove"]),
-            st.lists(st.integers(0, 9), min_size=1, max_size=9),
-            st.sampled_from(["", "a", "router-b" * 40]),
-        ),
-        max_size=60,
-    ),
-    st.lists(names, min_size=10, max_size=10),
-)
-def test_turns_are_the_same(did: list[tuple[str, list[int], str]], members: list[str]) -> None:
-    twins = turns.WorkerTurns(), WorkerTurns()
-
-    for what, numbers, replica in did:
-        workers = [WorkerId(members[number]) for number in numbers]
-        if what in {"take", "remove"}:
-            for twin in twins:
-                getattr(twin, what)(workers[0])
-            continue
-        pure, native = (twin.next(workers, replica) for twin in twins)
-        assert pure == native
-        if what == "served":
-            for twin in twins:
-                twin.take(pure)
-
-
-def test_turns_of_many_workers_are_the_same() -> None:
-    workers = [WorkerId(f"worker-{number}") for number in range(700)]
-    pure, native = turns.WorkerTurns(), WorkerTurns()
-    for one in workers[::7]:
-        pure.take(one)
-        native.take(one)
-
-    assert pure.next(workers, "r") == native.next(workers, "r")
-    assert pure.next(workers[:300], "") == native.next(workers[:300], "")
 
 
 def test_many_requests_share_and_free_their_keys_in_any_order() -> None:

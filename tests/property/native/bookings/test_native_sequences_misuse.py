@@ -13,7 +13,6 @@ from kvmesh._native import ActiveSequences, Loads
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.loads import Demand, new_sequences
 from tests.reference.workers.loads import Booking
-from tests.reference.workers.turns import WorkerTurns
 
 W, OTHER = WorkerId("w"), WorkerId("other")
 
@@ -49,13 +48,10 @@ def booked(*names: str, **wishes: Any) -> Any:
 
 MISUSES: dict[str, Callable[[Any], object]] = {
     "sequences of nothing": lambda native: native.ActiveSequences(),
-    "sequences without turns": lambda native: native.ActiveSequences(16),
-    "no block size": lambda native: native.ActiveSequences(0, turns=dict, statistics=dict),
-    "a block size in words": lambda native: native.ActiveSequences(
-        "16", turns=dict, statistics=dict
-    ),
-    "blocks too large": lambda native: native.ActiveSequences(1 << 21, turns=dict, statistics=dict),
-    "turns of a number": lambda native: native.ActiveSequences(1, turns=1, statistics=dict),
+    "sequences without statistics": lambda native: native.ActiveSequences(16),
+    "no block size": lambda native: native.ActiveSequences(0, statistics=dict),
+    "a block size in words": lambda native: native.ActiveSequences("16", statistics=dict),
+    "blocks too large": lambda native: native.ActiveSequences(1 << 21, statistics=dict),
     "add alone": lambda _: booked().add(),
     "add too much": lambda _: booked().add("r", W, Demand(1, 1), 0.0, "", 1),
     "add in other words": lambda _: booked().add("r", W, Demand(1, 1), 0.0, ownr=""),
@@ -95,14 +91,6 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "keys of a number": lambda _: booked().sharing_keys(1),
     "other bookings": lambda _: setattr(booked(), "bookings", {}),
     "another size": lambda _: setattr(booked(), "block_size", 1),
-    "a turn of nobody": lambda native: native.WorkerTurns().next((), "r"),
-    "a turn of numbers": lambda native: native.WorkerTurns().next([1], "r"),
-    "a turn of a number": lambda native: native.WorkerTurns().next(1, "r"),
-    "a turn for a number": lambda native: native.WorkerTurns().next(["w"], 1),
-    "a turn of half a character": lambda native: native.WorkerTurns().next(["\ud800", "w"], "r"),
-    "take a number": lambda native: native.WorkerTurns().take(1),
-    "remove the turns of a number": lambda native: native.WorkerTurns().remove(1),
-    "turns with more": lambda native: native.WorkerTurns(1),
     "arrivals in words": lambda native: native.Arrivals().fold("now"),
     "a rate in words": lambda native: native.Arrivals().per_ms("now"),
 }
@@ -122,22 +110,6 @@ def test_a_refused_demand_books_nothing() -> None:
         sequences.add("r2", W, Demand(cast("int", "1"), 1), 2.0)
 
     assert sequences.statistics() == before
-
-
-def test_turns_that_raise_leave_the_booking_and_are_heard() -> None:
-    class Broken(WorkerTurns):
-        def take(self, worker: WorkerId) -> None:
-            raise RuntimeError(worker)
-
-    native: Any = _native
-    sequences = native.ActiveSequences(16, turns=Broken, statistics=tuple)
-
-    with pytest.raises(RuntimeError):
-        sequences.add("r", W, Demand(16, 16, turn=True), 0.0)
-
-    assert list(sequences.bookings) == ["r"]
-    assert sequences.finish("r").turn is True
-    assert sequences.loads(W).active_requests == 0
 
 
 NUISANCES: dict[str, Callable[[ActiveSequences], object]] = {
@@ -234,16 +206,16 @@ def check(sequences: ActiveSequences) -> None:
 
 
 def test_sequences_that_hold_themselves_are_collected() -> None:
-    class Turns(WorkerTurns):
+    class Statistics:
         owner: object = None
 
     native: Any = _native
-    sequences = native.ActiveSequences(16, turns=Turns, statistics=tuple)
+    statistics: Any = Statistics()
+    sequences = statistics.owner = native.ActiveSequences(16, statistics=statistics)
     sequences.add("r", W, Demand(160, 80, keys=(1,)), 1.0)
-    sequences.turns.owner = sequences
-    gone = weakref.ref(sequences.turns)
+    gone = weakref.ref(statistics)
 
-    del sequences
+    del sequences, statistics
     gc.collect()
 
     assert gone() is None

@@ -1,14 +1,5 @@
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from kvmesh import _native
 from kvmesh.app.members.failure_care import FailureCounts
 from kvmesh.app.serve.request_ends import RequestEnds
-from kvmesh.transport.http.server.scope import End
-from tests.reference.insight import request_ends as reference
-
-ENDS: tuple[End, ...] = ("finished", "client_gone", "failed", "cut", "refused", "crashed")
 
 
 def test_ends_are_counted_by_outcome_and_class_of_status() -> None:
@@ -48,17 +39,3 @@ def test_failures_have_kinds_from_a_fixed_list_and_go_with_their_worker() -> Non
     counts.keep({"w1"})
 
     assert counts.as_dict() == {("w1", "4xx"): 1}
-
-
-@given(st.lists(st.tuples(st.sampled_from(ENDS), st.integers(-300, 999))))
-def test_the_compiled_counts_are_the_naive_ones(ends: list[tuple[End, int]]) -> None:
-    naive, native = reference.RequestEnds(), _native.RequestEnds()
-
-    for end, status in ends:
-        naive.add(end, status)
-        native.add(end, status)
-
-    assert naive.counts() == native.counts()
-    for one in (naive, native):
-        with pytest.raises(ValueError, match="'over' is no end of a request"):
-            one.add("over", 200)  # type: ignore[arg-type]

@@ -21,10 +21,9 @@ from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.predictions import AccessReport, Distrust
-from kvmesh.core.members.loads import new_sequences
+from kvmesh.core.members.loads import PRIOR_MS_PER_TOKEN, new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.outcomes import SERVED, UNKNOWN, failed_attempt
-from kvmesh.core.members.speeds import PRIOR_MS_PER_TOKEN
 from kvmesh.core.members.worker_info import Trust, WorkerInfo
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions

@@ -51,8 +51,8 @@ def test_a_prediction_that_no_event_confirmed_ends() -> None:
 
 
 def test_what_no_event_can_confirm_counts_for_longer() -> None:
-    view = make_view(make_index(), new_approx())
-    view.record(W1, PROMPT, now=0.0, approximate=True)
+    view = make_view(None, new_approx())
+    view.record(W1, PROMPT, now=0.0)
 
     assert view.find_groups(PROMPT, now=100.0)[0] == {W1: 8}
     assert view.find_groups(PROMPT, now=123.0)[0] == {}

@@ -1,9 +1,9 @@
 import random
+from typing import Any
 
 import msgspec
 import pytest
 
-from kvmesh._native import Record
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.engines.sse import Usage
@@ -17,7 +17,7 @@ from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from tests.reference.decision_log import decided, ended
+from tests.reference.decision_log import decided, ended, naive_log, ring_of
 from tests.reference.insight.decision_record import MAX_ENDED
 
 HASHES = BlockHashes(list(range(160)), 16)
@@ -42,16 +42,14 @@ def decide(*, whole: bool = False, prompt: BlockHashes = HASHES, workers: int = 
     return made.schedule(RouteRequest("r", prompt, prompt.tokens_count), 0.0).record.decision
 
 
-def enter(
-    log: DecisionLog, name: str, now: float = 1.0, decision: Decision | None = None
-) -> Record:
+def enter(log: DecisionLog, name: str, now: float = 1.0, decision: Decision | None = None) -> Any:
     return decided(log, name.encode(), decision or decide(), HASHES, now)
 
 
 def test_a_request_is_found_by_its_id_with_its_outcome() -> None:
-    log = DecisionLog()
+    log = naive_log()
     record = enter(log, "a", 1.0)
-    log.records.first_token(record, 1.25)
+    ring_of(log).first_token(record, 1.25)
     ended(log, record, "finished", 200, Usage(160, 4, 96), 2.0)
 
     found = log.find(b"a")
@@ -64,7 +62,7 @@ def test_a_request_is_found_by_its_id_with_its_outcome() -> None:
 
 
 def test_an_id_used_again_names_its_newest_request() -> None:
-    log = DecisionLog(capacity=2)
+    log = naive_log(capacity=2)
     enter(log, "same")
     newer = enter(log, "same")
 
@@ -76,7 +74,7 @@ def test_an_id_used_again_names_its_newest_request() -> None:
 
 
 def test_the_ring_forgets_the_oldest_request() -> None:
-    log = DecisionLog(capacity=3)
+    log = naive_log(capacity=3)
 
     for number in range(10):
         enter(log, f"r{number}", decision=decide(whole=number % 2 == 0))
@@ -90,7 +88,7 @@ def test_the_ring_forgets_the_oldest_request() -> None:
 
 
 def test_only_so_many_candidates_are_kept_and_the_chosen_always() -> None:
-    log = DecisionLog(max_candidates=7)
+    log = naive_log(max_candidates=7)
     records = [enter(log, f"r{number}", decision=decide(whole=True)) for number in range(4)]
 
     kept = [len(one.decision.candidates) for one in records]
@@ -102,15 +100,15 @@ def test_only_so_many_candidates_are_kept_and_the_chosen_always() -> None:
 
 
 def test_a_retry_keeps_the_last_decision_and_why_it_came_to_it() -> None:
-    log = DecisionLog()
+    log = naive_log()
     record = enter(log, "a", decision=decide(whole=True))
     first = record.decision.worker
 
     log.attempt_failed(record, "refused")
-    log.records.take_again(record, decide())
+    ring_of(log).take_again(record, decide())
     thin_now = log.statistics().candidates
     log.attempt_failed(record, "reset")
-    log.records.take_again(record, decide(whole=True))
+    ring_of(log).take_again(record, decide(whole=True))
 
     assert record.attempts == 3
     assert record.failures[0] == f"{first}: refused"
@@ -119,7 +117,7 @@ def test_a_retry_keeps_the_last_decision_and_why_it_came_to_it() -> None:
 
 
 def test_so_many_decisions_a_second_are_weighed_in_full() -> None:
-    log = DecisionLog(whole_per_s=2)
+    log = naive_log(whole_per_s=2)
 
     assert [log.may_weigh_all(now) for now in (5.0, 5.1, 5.2, 6.0, 6.9, 6.95)] == [
         *(True, True, False),
@@ -128,11 +126,11 @@ def test_so_many_decisions_a_second_are_weighed_in_full() -> None:
 
 
 def test_changes_are_told_once_each_newest_state_only() -> None:
-    log = DecisionLog()
+    log = naive_log()
     first, second = enter(log, "a"), enter(log, "b")
     seen = log.version
-    log.records.first_token(second, 1.1)
-    log.records.first_token(first, 1.2)
+    ring_of(log).first_token(second, 1.1)
+    ring_of(log).first_token(first, 1.2)
     ended(log, first, "finished", 200, None, 1.3)
 
     assert log.changed_after(0, 9) == [second, first]
@@ -142,9 +140,9 @@ def test_changes_are_told_once_each_newest_state_only() -> None:
 
 
 def test_seconds_add_up_what_ended_in_them() -> None:
-    log = DecisionLog()
+    log = naive_log()
     served = enter(log, "a", 1.0)
-    log.records.first_token(served, 1.5)
+    ring_of(log).first_token(served, 1.5)
     ended(log, served, "finished", 200, Usage(161, 4, 96), 3.2)
     ended(log, enter(log, "b", 1.0), "finished", 200, None, 3.3)
     ended(log, enter(log, "c", 2.0), "cut", 200, None, 3.4)
@@ -165,14 +163,14 @@ def test_seconds_add_up_what_ended_in_them() -> None:
 
 
 def test_round_robin_would_prefill_what_it_has_not_cached() -> None:
-    log = DecisionLog()
+    log = naive_log()
     plain = decide(whole=True)
     chosen = msgspec.structs.replace(plain.chosen, overlap_blocks=10, ms_per_token=1.0)
     decision = msgspec.structs.replace(
         thin(plain), chosen=chosen, candidates=(chosen,), overlap_blocks=10
     )
     record = enter(log, "a", 1.0, decision)
-    log.records.first_token(record, 1.05)
+    ring_of(log).first_token(record, 1.05)
     ended(log, record, "finished", 200, None, 2.0)
 
     log.settle()
@@ -184,11 +182,11 @@ def test_round_robin_would_prefill_what_it_has_not_cached() -> None:
 
 
 def test_a_decision_blind_to_caches_foresees_nothing() -> None:
-    log = DecisionLog()
+    log = naive_log()
     blind = msgspec.structs.replace(decide(), policy="round-robin", by_cache=False)
     reported, untold = enter(log, "a", 1.0, blind), enter(log, "b", 1.0, blind)
     for record, usage in ((reported, Usage(160, 4, 32)), (untold, None)):
-        log.records.first_token(record, 1.1)
+        ring_of(log).first_token(record, 1.1)
         ended(log, record, "finished", 200, usage, 2.0)
 
     log.settle()
@@ -200,7 +198,7 @@ def test_a_decision_blind_to_caches_foresees_nothing() -> None:
 
 
 def test_what_the_own_policy_did_is_counted_over_the_same_requests() -> None:
-    log, own = DecisionLog(), decide()
+    log, own = naive_log(), decide()
     blind = msgspec.structs.replace(own, policy="round-robin", by_cache=False)
     usage, silent = Usage(160, 4, 96), Usage(160, 4, None)
     ends = [(own, usage, False), (own, usage, True), (own, silent, False), (own, None, False)]
@@ -224,7 +222,7 @@ def test_what_the_own_policy_did_is_counted_over_the_same_requests() -> None:
 
 
 def test_what_was_not_shadowed_is_not_compared() -> None:
-    log = DecisionLog(max_waiting_blocks=0)
+    log = naive_log(max_waiting_blocks=0)
     ended(log, enter(log, "a", 1.0), "finished", 200, Usage(160, 4, 96), 2.0)
 
     log.settle()
@@ -234,7 +232,7 @@ def test_what_was_not_shadowed_is_not_compared() -> None:
 
 
 def test_the_shadow_sends_the_same_prompt_round_and_finds_it_again() -> None:
-    log = DecisionLog()
+    log = naive_log()
 
     records = [enter(log, f"r{number}", decision=decide(workers=2)) for number in range(4)]
     log.settle()
@@ -243,7 +241,7 @@ def test_the_shadow_sends_the_same_prompt_round_and_finds_it_again() -> None:
 
 
 def test_settling_goes_on_where_its_budget_ended() -> None:
-    log = DecisionLog()
+    log = naive_log()
     records = [enter(log, f"r{number}") for number in range(3)]
     for record in reversed(records):
         ended(log, record, "finished", 200, None, 2.0)
@@ -255,7 +253,7 @@ def test_settling_goes_on_where_its_budget_ended() -> None:
 
 
 def test_what_comes_faster_than_it_is_read_is_dropped_and_counted_and_totals_stay_exact() -> None:
-    log = DecisionLog(capacity=10)
+    log = naive_log(capacity=10)
     decision = decide()
     for turn in range(40):
         for number in range(50):
@@ -274,7 +272,7 @@ def test_what_comes_faster_than_it_is_read_is_dropped_and_counted_and_totals_sta
 
 
 def test_the_shadow_takes_dropped_requests_for_another_replicas() -> None:
-    log = DecisionLog(capacity=1)
+    log = naive_log(capacity=1)
     decision = decide(workers=3)
     record = enter(log, "first", 1.0, decision)
     for number in range(2 * decision_log.SHARE_OF):
@@ -288,7 +286,7 @@ def test_the_shadow_takes_dropped_requests_for_another_replicas() -> None:
 
 
 def test_a_prompt_that_nobody_tokenized_is_in_no_shadow() -> None:
-    log = DecisionLog()
+    log = naive_log()
     record = enter(log, "a")
     record.estimated = True
 
@@ -301,7 +299,7 @@ def test_a_prompt_that_nobody_tokenized_is_in_no_shadow() -> None:
 
 
 def test_ends_that_nobody_reads_are_dropped_and_counted() -> None:
-    log = DecisionLog(capacity=1)
+    log = naive_log(capacity=1)
     record = enter(log, "a")
 
     for _ in range(MAX_ENDED + 3):
@@ -312,10 +310,10 @@ def test_ends_that_nobody_reads_are_dropped_and_counted() -> None:
 
 
 def test_prompts_beyond_the_bound_are_left_out_of_the_shadow() -> None:
-    log = DecisionLog(max_waiting_blocks=15)
+    log = naive_log(max_waiting_blocks=15)
     records = [enter(log, f"r{number}") for number in range(4)]
     for record in records:
-        log.records.first_token(record, 1.1)
+        ring_of(log).first_token(record, 1.1)
         ended(log, record, "finished", 200, None, 2.0)
 
     log.settle()
@@ -329,7 +327,7 @@ def test_prompts_beyond_the_bound_are_left_out_of_the_shadow() -> None:
 
 def test_latencies_of_long_gone_workers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision_log, "MAX_WORKERS", 1)
-    log = DecisionLog()
+    log = naive_log()
     for number, name in enumerate(("old", "new")):
         plain = decide()
         worker = WorkerId(name)
@@ -338,7 +336,7 @@ def test_latencies_of_long_gone_workers_are_forgotten(monkeypatch: pytest.Monkey
             plain, worker=worker, chosen=chosen, candidates=(chosen,)
         )
         record = enter(log, name, 1.0 + number, decision)
-        log.records.first_token(record, 2.0 + number)
+        ring_of(log).first_token(record, 2.0 + number)
         ended(log, record, "finished", 200, None, 3.0)
 
     log.settle()
@@ -348,7 +346,7 @@ def test_latencies_of_long_gone_workers_are_forgotten(monkeypatch: pytest.Monkey
 
 
 def test_who_was_left_out_is_kept_with_decisions_that_keep_all_their_candidates() -> None:
-    log = DecisionLog()
+    log = naive_log()
     assert enter(log, "unasked", decision=decide(whole=True)).left_out is None
     reported = LeftOut(1, (WorkerLeftOut("w9", "draining"),))
     log.left_out = lambda _: reported
@@ -359,7 +357,7 @@ def test_who_was_left_out_is_kept_with_decisions_that_keep_all_their_candidates(
 
 
 def test_an_error_that_is_passed_on_counts_as_failed() -> None:
-    log = DecisionLog()
+    log = naive_log()
     for status in (200, 404, 500):
         ended(log, enter(log, str(status), 1.0), "finished", status, None, 1.5)
     ended(log, enter(log, "refused", 1.0), "refused", 503, None, 1.5)

@@ -1,19 +1,20 @@
+from typing import Any
+
 import pytest
 
-from kvmesh._native import Record
 from kvmesh.core.blocks.hashing import BlockHashes, as_key
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.trace_ring import TraceRing, TraceRow
-from tests.reference.decision_log import decided, ended
+from tests.reference.decision_log import decided, ended, naive_log, ring_of
 from tests.unit.core.insight.test_decision_log import decide
 
 HASHES = BlockHashes(list(range(320)), 16)
 
 
 def traced_log(max_bytes: int = 1 << 20) -> tuple[DecisionLog, TraceRing]:
-    log, ring = DecisionLog(), TraceRing(16, window_s=600.0, max_bytes=max_bytes)
+    log, ring = naive_log(), TraceRing(16, window_s=600.0, max_bytes=max_bytes)
     log.ring = ring
     return log, ring
 
@@ -25,10 +26,10 @@ def play(
     status: int = 200,
     usage: Usage | None = None,
     first: bool = True,
-) -> Record:
+) -> Any:
     record = decided(log, b"a", decide(prompt=HASHES), HASHES, 10.0)
     if first:
-        log.records.first_token(record, 10.5)
+        ring_of(log).first_token(record, 10.5)
     record.output_tokens = 5
     ended(log, record, state, status, usage, 12.5)
     return record
@@ -105,7 +106,7 @@ def test_a_request_of_a_family_left_out_is_only_counted() -> None:
 
 
 def test_without_a_ring_nothing_is_kept() -> None:
-    log = DecisionLog()
+    log = naive_log()
     record = play(log)
 
     assert log.settle()

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh._native import Record, Ring, Totals
-from kvmesh.core.blocks.hashing import NO_HASHES
-from kvmesh.core.insight.decision_record import thin
+from kvmesh._native import Totals
 from kvmesh.core.insight.histogram import SECONDS
 from kvmesh.core.insight.traffic import (
     KEPT_S,
@@ -17,9 +15,7 @@ from kvmesh.core.insight.traffic import (
     sketch_quantile,
     sum_seconds,
 )
-from tests.unit.core.insight.test_decision_log import decide
-
-DECISION = decide()
+from tests.reference.insight.totals import sketch_add
 
 
 def seconds(totals: Totals, since: int = 0) -> list[TrafficSecond]:
@@ -28,25 +24,38 @@ def seconds(totals: Totals, since: int = 0) -> list[TrafficSecond]:
 
 def sketch_of(durations: Sequence[float]) -> Sketch:
     """Return the sketch of first tokens that took so many ms."""
-    totals, ring = Totals(KEPT_S, SECONDS), Ring(1, 99, 9, 0, thin)
-    record = Record(b"r", DECISION, NO_HASHES, 0.0)
-    ring.append(record)
+    sketch: Sketch = {}
     for duration in durations:
-        ring.first_token(record, duration / 1000.0)
-        ring.end(record, "client_gone", 200, 1.0)
-        totals.ended(record)
-    (second,) = seconds(totals)
-    return second.ttft
+        sketch_add(sketch, duration)
+    return sketch
 
 
 def test_one_second_is_counted_in_one_place() -> None:
     totals = Totals(KEPT_S, SECONDS)
 
     for now in (7.1, 7.9, 8.0):
-        totals.decided(now)
+        totals.refused(now)
 
-    assert [(one.second, one.requests) for one in seconds(totals)] == [(7, 2), (8, 1)]
+    assert [(one.second, one.refused) for one in seconds(totals)] == [(7, 2), (8, 1)]
     assert [one.second for one in seconds(totals, 8)] == [8]
+
+
+def test_only_the_last_seconds_are_kept() -> None:
+    totals = Totals(10, SECONDS)
+
+    for second in range(100):
+        totals.refused(second)
+
+    assert [one.second for one in seconds(totals)] == list(range(90, 100))
+
+
+def test_a_late_count_finds_its_own_second() -> None:
+    totals = Totals(KEPT_S, SECONDS)
+    totals.refused(9.0)
+
+    totals.refused(5.0)
+
+    assert [(one.second, one.refused) for one in seconds(totals)] == [(5, 1), (9, 1)]
 
 
 @given(st.lists(st.floats(0.02, 1e6), min_size=1), st.floats(0.0, 1.0))

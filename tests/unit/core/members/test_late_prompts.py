@@ -34,18 +34,17 @@ class Board:
         self.late.end(booking, 2.0, served=served)
 
 
-def test_only_who_waits_behind_a_prefill_of_a_late_worker_is_late() -> None:
+def test_all_that_waits_counts_from_the_next_end_of_a_prefill_on() -> None:
     board = Board()
-    loads = board.sequences.loads
-    assert not board.late.is_late(W, loads(W))
+    board.keep("a", "b")
 
-    board.book("a")
-    board.book("b", worker=OTHER)
+    board.late.begin(OTHER, 1.0)
+    assert board.believed == []
+    board.late.begin(W, 1.5)
+    board.late.begin(W, 1.7)
 
-    assert board.late.is_late(W, loads(W))
-    assert not board.late.is_late(OTHER, loads(OTHER))
-    board.sequences.first_token("a", 1.0)
-    assert not board.late.is_late(W, loads(W))
+    assert board.believed == [(W, [ord("a")], 1.5), (W, [ord("b")], 1.5)]
+    assert board.late.waiting == {}
 
 
 def test_a_booking_that_is_gone_or_whose_prompt_was_let_go_does_not_count() -> None:
@@ -60,6 +59,16 @@ def test_a_booking_that_is_gone_or_whose_prompt_was_let_go_does_not_count() -> N
     assert board.believed == [(W, [ord("c")], 1.5)]
 
 
+def test_what_a_peer_told_of_is_not_ones_own_to_believe() -> None:
+    board = Board()
+    board.sequences.add("p", W, Demand(16, 16, hashes=b"12345678"), 0.0)
+    board.late.add(board.sequences.bookings["p"])
+
+    board.late.begin(W, 1.5)
+
+    assert board.believed == []
+
+
 def test_an_end_of_decoding_ends_no_prefill() -> None:
     board = Board()
     decodes = board.book("a")
@@ -72,6 +81,16 @@ def test_an_end_of_decoding_ends_no_prefill() -> None:
     assert list(board.late.waiting[W]) == ["b"]
 
 
+def test_an_answer_whose_first_token_nobody_saw_ends_a_prefill() -> None:
+    board = Board()
+    whole = board.book("a", streams=False)
+    board.keep("b")
+
+    board.end(whole)
+
+    assert board.believed == [(W, [ord("b")], 2.0)]
+
+
 def test_a_served_prompt_counts_and_a_failed_one_does_not() -> None:
     board = Board()
     failed, served = board.keep("a", "b")
@@ -82,4 +101,15 @@ def test_a_served_prompt_counts_and_a_failed_one_does_not() -> None:
     board.end(served)
 
     assert board.believed == [(W, [ord("b")], 2.0)]
+    assert board.late.waiting == {}
+
+
+def test_a_failed_one_keeps_the_others_waiting() -> None:
+    board = Board()
+    failed, _ = board.keep("a", "b")
+
+    board.end(failed, served=False)
+
+    assert list(board.late.waiting[W]) == ["b"]
+    board.late.remove_worker(W)
     assert board.late.waiting == {}

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.members.speeds import new_speeds
+from kvmesh.core.members.loads import new_speeds
 from tests.reference.workers.relative_speed import EXPLAINED, KEPT
 
 TOKEN_MS = 20.0

@@ -1,41 +1,51 @@
 """Tests of the scan of a body."""
 
+from array import array
+
 import pytest
 
-from kvmesh._native import scan_tokens
+from kvmesh._native import scan, scan_tokens
 from tests.reference.prompts.body_scan import compiled_scan
 
 SAID = b'[{"role":"user","content":"hi"}]'
 
 
 def test_a_chat_is_scanned() -> None:
-    scanned = compiled_scan(
-        b'{"model":"a/b","messages":%b,"stream":true,"max_tokens":9,"n":2,"priority":-3,'
-        b'"user":"u","cache_salt":"s","lora_path":"l","prompt_cache_key":"k",'
-        b'"tools":[ 1],"tool_choice":null,'
-        b'"add_generation_prompt":null,"temperature":0.5,"stop":[{"x":1e9}]}' % SAID
+    scanned = scan(
+        b'{"model":"a/b","messages":%b,"stream":true,"max_tokens":9,"n":1,"priority":-3,'
+        b'"user":"u","cache_salt":"s","prompt_cache_key":"k","tools":[ 1],"tool_choice":null,'
+        b'"add_generation_prompt":null,"temperature":0.5,"stop":[{"x":1e9}]}' % SAID,
+        True,
     )
 
     assert scanned is not None
-    assert (scanned.model, scanned.stream, scanned.limit) == ("a/b", True, 9)
-    assert (scanned.choices, scanned.urgency) == (2, 3)
-    assert (scanned.user, scanned.cache_salt, scanned.lora_path) == ("u", "s", "l")
-    assert scanned.prompt_cache_key == "k"
-    assert (scanned.messages, scanned.message_count) == (SAID, 1)
-    assert (scanned.tools, scanned.tool_choice) == (b"[ 1]", None)
-    assert (scanned.add_generation_prompt, scanned.continue_final_message) == (b"null", None)
-    assert (scanned.prompt, scanned.prompt_value, scanned.input) == (None, None, None)
+    assert (scanned.model, scanned.streams, scanned.limit) == ("a/b", True, 9)
+    assert (scanned.urgency, scanned.salt, scanned.cache_key) == (3, "s", "k")
+    assert (scanned.messages, scanned.prompt, scanned.bare) == ([("user", "hi")], None, False)
 
 
 def test_a_completion_is_scanned() -> None:
-    text = compiled_scan(b' {"prompt" : "a\\u00e9" } ')
-    ids = compiled_scan(b'{"prompt":[1,2]}')
+    text = scan(b' {"prompt" : "a\\u00e9" } ', False)
 
     assert text is not None
-    assert ids is not None
-    assert (text.prompt, text.prompt_value) == ("a\u00e9", b'"a\\u00e9"')
-    assert (ids.prompt, ids.prompt_value, ids.messages) == (None, b"[1,2]", None)
-    assert (ids.model, ids.stream, ids.limit, ids.choices) == (None, False, None, 1)
+    assert (text.prompt, text.messages, text.bare) == ("a\u00e9", None, False)
+    assert (text.model, text.streams, text.limit) == ("", False, 0)
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"prompt":[1,2]}', b'{"input":"a"}', b'{"prompt":"a","n":2}', b'{"prompt":null}']
+)
+def test_what_is_no_prompt_of_one_text_is_left(body: bytes) -> None:
+    assert scan(body, False) is None
+
+
+def test_of_a_key_that_comes_twice_the_last_counts() -> None:
+    scanned = scan(
+        b'{"prompt":"","model":"a","n":3,"model":"b","n":null,"max_tokens":1,"max_tokens":2}', False
+    )
+
+    assert scanned is not None
+    assert (scanned.model, scanned.limit) == ("b", 2)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +74,18 @@ def test_a_completion_is_scanned() -> None:
     ],
 )
 def test_what_is_wrong_or_unusual_is_left_to_the_strict_parser(body: bytes) -> None:
-    assert compiled_scan(body) is None
+    for asked in (body, body.replace(b"{", b'{"prompt":"",', 1)):
+        assert compiled_scan(asked) is None
+
+
+def test_the_ids_of_a_chat_are_its_bytes_and_markers() -> None:
+    ids = scan_tokens(b'{"messages":[{"role":"user","content":"h\\u00e9"}]}')
+
+    assert ids == array("I", [262, 0x68, 0xC3, 0xA9, 257, 263]).tobytes()
+
+
+def test_the_ids_of_a_text_prompt_are_its_bytes() -> None:
+    assert scan_tokens(b'{"prompt":"a\\n"}') == array("I", [97, 10]).tobytes()
 
 
 @pytest.mark.parametrize(
@@ -82,3 +103,28 @@ def test_what_is_wrong_or_unusual_is_left_to_the_strict_parser(body: bytes) -> N
 )
 def test_what_the_byte_tokenizer_must_look_at_has_no_ids(body: bytes) -> None:
     assert scan_tokens(body) is None
+
+
+def test_messages_are_pairs_of_role_and_content() -> None:
+    body = b'{"messages":[{"role":"system","content":"\\"a\\""},{"content":"\xc3\xa9","role":"x"}]}'
+
+    scanned = scan(body, True)
+
+    assert scanned is not None
+    assert scanned.messages == [("system", '"a"'), ("x", "\u00e9")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":[{"role":"user"}]}',
+        b'{"messages":[{"role":"user","content":null}]}',
+        b'{"messages":[{"role":null,"content":"a"}]}',
+        b'{"messages":[{"role":"user","content":"a","name":"b"}]}',
+    ],
+)
+def test_messages_of_more_or_less_are_no_pairs(body: bytes) -> None:
+    scanned = scan(body, True)
+
+    assert scanned is not None
+    assert scanned.messages is None

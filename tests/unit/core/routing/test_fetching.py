@@ -14,6 +14,7 @@ from kvmesh.core.members.outcomes import SERVED, failed_attempt, status_attempt
 from kvmesh.core.members.worker_info import Trust, WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
+from tests.reference.workers.speed_report import speed_report
 
 A, B, C = (WorkerId(name) for name in "abc")
 BLOCKS = 100
@@ -311,7 +312,7 @@ def test_a_request_tried_elsewhere_teaches_about_where_it_ended() -> None:
     scheduler.first_token("r1", 1.0)
 
     assert scheduler.fetch_times.samples == 0
-    assert scheduler.speeds.report(B).prefill_evidence_tokens == 0.0
+    assert speed_report(scheduler.speeds, B).prefill_evidence_tokens == 0.0
     scheduler.first_token("r1", 1.0)
     assert len(scheduler.fetches) == 0
 

@@ -5,10 +5,9 @@ import pytest
 from kvmesh._native import ActiveSequences
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.members.loads import Demand, new_sequences
+from kvmesh.core.members.loads import Demand, new_sequences, new_speeds
 from kvmesh.core.members.membership import Change, ChangeKind, Membership
 from kvmesh.core.members.outcomes import SERVED, Attempt, Verdict, failed_attempt, status_attempt
-from kvmesh.core.members.speeds import new_speeds
 from kvmesh.core.members.worker_info import BusyThresholds, LoadReport, Trust, WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.registry import WorkerRegistry

@@ -35,6 +35,7 @@ from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.registry import REPORTS_TO_BELIEVE
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import ConfigError, NoWorkerError, RequestError
+from tests.reference.workers.speed_report import speed_report
 
 NAMES = [WorkerId(f"w{number}") for number in range(1, 5)]
 W1, W2, W3, W4 = NAMES
@@ -510,7 +511,7 @@ def test_speeds_are_learned_from_what_requests_show() -> None:
         scheduler.grow(f"r{number}", 99, now + 9.0)
         now += 10.0
 
-    report = scheduler.speeds.report(W1)
+    report = speed_report(scheduler.speeds, W1)
 
     assert report.ms_per_uncached_token == pytest.approx(0.2, rel=0.05)
     assert report.ms_per_output_token == pytest.approx(20.0, rel=0.05)
@@ -529,7 +530,7 @@ def test_what_a_request_shows_is_learned_of_its_worker_alone() -> None:
             scheduler.grow(name, 16, 10.0 * number + 0.5 + 0.32 * slower)
             scheduler.finish(name, 10.0 * number + 2.0 * slower)
 
-    first, second = scheduler.speeds.report(W1), scheduler.speeds.report(W2)
+    first, second = speed_report(scheduler.speeds, W1), speed_report(scheduler.speeds, W2)
 
     assert first.prefill_evidence_tokens == second.prefill_evidence_tokens > 0
     assert first.ms_per_output_token == pytest.approx(20.0)
@@ -542,8 +543,8 @@ def test_an_engine_that_tells_its_speed_is_believed() -> None:
 
     scheduler.workers.report(W1, LoadReport(prefilled_tokens=60_000, prefill_busy_us=60_000_000))
 
-    assert scheduler.speeds.report(W1).prefill_evidence_tokens == 60_000
-    assert scheduler.speeds.report(W2).prefill_evidence_tokens == 0
+    assert speed_report(scheduler.speeds, W1).prefill_evidence_tokens == 60_000
+    assert speed_report(scheduler.speeds, W2).prefill_evidence_tokens == 0
     decision = scheduler.explain(make_request("x", 100, pinned_worker=W1), 0.0)
     assert decision.chosen.ms_per_token == pytest.approx(1.0, rel=0.01)
 
@@ -735,7 +736,7 @@ def test_a_removed_worker_is_gone_everywhere() -> None:
     scheduler.workers.membership.add(W1, 0.0)
     decision = scheduler.explain(make_request("r2", pinned_worker=W1), 0.0)
     assert decision.overlap_blocks == 0
-    assert scheduler.speeds.report(W1).prefill_evidence_tokens == 0
+    assert speed_report(scheduler.speeds, W1).prefill_evidence_tokens == 0
 
 
 def test_statistics_count_decisions_and_blocks() -> None:

@@ -9,7 +9,6 @@ from kvmesh.core.cost.own import FAULTS_OFF
 from kvmesh.core.cost.own_function import own_cost
 from kvmesh.core.cost.terms import Candidate, Fleet, survey
 from kvmesh.core.cost.weights import NO_WEIGHTS
-from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.shadow_policy import (
     ShadowPolicies,
@@ -18,7 +17,7 @@ from kvmesh.core.routing.shadow_policy import (
     parse_shadow,
 )
 from kvmesh.errors import ConfigError
-from tests.reference.decision_log import decided
+from tests.reference.decision_log import decided, naive_log
 
 SIZE = 16
 
@@ -130,7 +129,7 @@ def test_shadows_are_few() -> None:
 
 
 def test_the_log_has_its_shadows_judge_when_it_settles() -> None:
-    log = DecisionLog(shadows=ShadowPolicies([parse_shadow("kv:overlap-load", SIZE)]))
+    log = naive_log(shadows=ShadowPolicies([parse_shadow("kv:overlap-load", SIZE)]))
     decided(log, b"r", decision("full", FULL, EMPTY), BlockHashes.of([], SIZE), 1.0)
     assert log.shadows.reports()[0].decisions == 0
 

@@ -19,6 +19,7 @@ from tests.property.support.records import (
     state_ends,
 )
 from tests.property.support.replica import Replica
+from tests.reference.workers.speed_report import speed_report
 
 W = WorkerId("w")
 AMOUNTS = (40, 160, 120, 5)
@@ -43,7 +44,7 @@ def test_a_booking_counts_in_the_loads_until_its_end(compiled: bool) -> None:
     replica.peers.receive("p", message(bare(3, 9), first_seq=6), 3.0)
 
     assert (loads.active_requests, loads.active_blocks) == (0, 0)
-    report = replica.scheduler.speeds.report(W)
+    report = speed_report(replica.scheduler.speeds, W)
     assert report.residence_ms == pytest.approx(2000.0)
     assert report.output_tokens == 6
     assert replica.membership.health.recent("w") == (0, 1)
@@ -113,7 +114,7 @@ def test_an_answer_without_a_first_token_teaches_only_if_it_is_not_streamed(
 
     replica.peers.receive("p", message(grew(1, 6), bare(3, 1), first_seq=4), 2.0)
 
-    assert replica.scheduler.speeds.report(W).residence_ms == pytest.approx(residence_ms)
+    assert speed_report(replica.scheduler.speeds, W).residence_ms == pytest.approx(residence_ms)
 
 
 def test_a_second_attempt_takes_the_place_of_one_whose_failure_was_lost(compiled: bool) -> None:
@@ -138,7 +139,7 @@ def test_a_number_that_came_with_a_state_teaches_again_when_it_is_used_anew(comp
     replica.peers.receive("p", message(placed(1, 0, AMOUNTS), first_seq=7), 1.0)
     replica.peers.receive("p", message(bare(1, 1), grew(1, 6), bare(3, 1), first_seq=8), 3.0)
 
-    assert replica.scheduler.speeds.report(W).residence_ms == pytest.approx(2000.0)
+    assert speed_report(replica.scheduler.speeds, W).residence_ms == pytest.approx(2000.0)
 
 
 def test_an_end_that_comes_after_the_lease_is_over_counts_for_nothing(compiled: bool) -> None:
@@ -149,7 +150,7 @@ def test_an_end_that_comes_after_the_lease_is_over_counts_for_nothing(compiled: 
     replica.peers.receive("p", message(bare(1, 1), grew(1, 6), bare(3, 1), first_seq=4), 12.0)
 
     assert replica.membership.health.recent("w") == (0, 0)
-    assert replica.scheduler.speeds.report(W).residence_ms == pytest.approx(0.0)
+    assert speed_report(replica.scheduler.speeds, W).residence_ms == pytest.approx(0.0)
 
 
 def test_the_last_block_is_no_sharing_key(compiled: bool) -> None:
@@ -183,7 +184,7 @@ def test_a_state_ends_what_is_not_in_it_and_teaches_no_speeds(compiled: bool) ->
     assert replica.ids("p") == ["p#2", "p#3"]
     replica.peers.receive("p", message(bare(1, 3), grew(3, 50), bare(3, 3), first_seq=14), 9.0)
 
-    report = replica.scheduler.speeds.report(W)
+    report = speed_report(replica.scheduler.speeds, W)
     assert (report.prefill_evidence_tokens, report.residence_ms) == (0, 0)
     assert replica.ids("p") == ["p#2"]
     assert replica.membership.health.recent("w") == (0, 1)

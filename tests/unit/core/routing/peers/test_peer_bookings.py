@@ -15,6 +15,8 @@ from kvmesh.core.routing.peers.event_fold import as_name_key
 from kvmesh.core.routing.peers.peer_bookings import PeerBookings
 from kvmesh.core.routing.peers.records import PlacedRecord, Record, RecordBatch
 from kvmesh.core.routing.scheduler import Scheduler
+from tests.reference.workers.speed_report import speed_report
+from tests.reference.workers.turns import WorkerTurns
 
 W = WorkerId("w")
 NAMES = ("w", "v")
@@ -90,7 +92,7 @@ def test_speeds_are_learned_from_what_peers_see() -> None:
     hints.receive(4, Prefilled("r"), now=1.6)
     hints.receive(5, Grew("q", 100), Ended("q"), now=3.8)
 
-    report = hints.scheduler.speeds.report(W)
+    report = speed_report(hints.scheduler.speeds, W)
     assert report.prefill_evidence_tokens == 8000
     assert report.ms_per_output_token == pytest.approx(30.0)
     assert report.residence_ms == pytest.approx(3800.0)
@@ -104,7 +106,7 @@ def test_bookings_told_again_teach_no_speeds() -> None:
     hints.receive(6, sized("r", 8000, 8000), Ended("q"), now=5.2)
     hints.receive(8, Prefilled("r"), now=6.0)
 
-    report = hints.scheduler.speeds.report(W)
+    report = speed_report(hints.scheduler.speeds, W)
     assert (report.prefill_evidence_tokens, report.residence_ms) == (0, 0)
     assert hints.ids() == ["r"]
 
@@ -243,7 +245,7 @@ def test_a_peers_verdict_on_a_prompt_forgives_here_too() -> None:
 
 def test_a_peers_turn_counts_as_this_replicas_own_and_is_counted_once() -> None:
     hints = GatewayMessage()
-    turns = hints.sequences.turns
+    turns = WorkerTurns(hints.sequences.turns)
     workers = [W, WorkerId("x")]
     assert turns.next(workers, "") == W
 

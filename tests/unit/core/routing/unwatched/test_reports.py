@@ -2,14 +2,16 @@ from math import inf
 
 from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.members.loads import LOCAL
+from kvmesh.core.members.loads import LOCAL, Demand, new_sequences
 from kvmesh.core.routing.unwatched.reports import Followed, Reports, Span
 
 W1 = WorkerId("w1")
 
 
 def booking(request_id: str, booked_s: float = 0.0, owner: str = LOCAL) -> Booking:
-    return Booking(request_id, W1, owner, 10, 10, 10, booked_s, booked_s, booked_s)
+    sequences = new_sequences(16)
+    sequences.add(request_id, W1, Demand(10, 10), booked_s, owner)
+    return sequences.bookings[request_id]
 
 
 def followed(one: Booking) -> Followed:
