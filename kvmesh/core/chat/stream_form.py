@@ -4,7 +4,7 @@ Two ways are exact. By token ids: prompt and answer so far are the prompt of a c
 text is what the chat's would have been as long as nothing parses it (tools, structured output) and
 nothing looks back over the cut (stop strings, penalties of what was said). By sending the same
 again, and leaving out what the client has: that needs an answer that comes out the same, and takes
-the time of all of it. Measured with vLLM: docs/measured/streams.md.
+the time of all of it. Measured: docs/measured/streams.md.
 """
 
 from typing import Final, Literal

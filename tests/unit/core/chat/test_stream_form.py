@@ -59,7 +59,13 @@ def test_what_the_engine_parses_or_looks_back_for_is_only_asked_again() -> None:
 
 
 def test_what_is_empty_says_nothing() -> None:
-    fields: dict[str, object] = {"tools": [], "stop": None, "presence_penalty": 0, "response_format": None, "n": None}
+    fields: dict[str, object] = {
+        "tools": [],
+        "stop": None,
+        "presence_penalty": 0,
+        "response_format": None,
+        "n": None,
+    }
     assert chat(temperature=0, **fields) == GREEDY
     assert chat(n=1, logprobs=False, echo=False, best_of=1) == SAMPLED
 
