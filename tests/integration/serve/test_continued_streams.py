@@ -5,13 +5,14 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from kvmesh.settings.http import UpstreamSettings
-from kvmesh.settings.requests import FailureSettings
+from kvmesh.settings.requests import FailureSettings, TenantSettings
 from tests.integration.support.breaking_front import Break, BreakingFront, breaking_fronts
 from tests.integration.support.failing_engine import RawClient, request_bytes
 from tests.integration.support.live_router import router
@@ -213,6 +214,23 @@ async def test_a_client_that_does_not_read_gets_all_when_it_does() -> None:
 
         assert told.said == before.said
         assert len(told.texts) == len(before.texts) >= 5000
+
+
+async def test_two_tenants_are_kept_apart_by_what_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("0123456789abcdef")
+    tenant = TenantSettings(tenant_secret_file=tmp_path / "secret")
+    path, body = form("chat")
+    breaks = Break(13), Break(99), Break(99), Break(17)
+    async with breaking_fronts(2, *breaks) as fronts, door_to(fronts, tenant=tenant) as door:
+        told = {}
+        for name in ("ann", "ben"):
+            headers = {"x-kvmesh-tenant": name}
+            told[name] = [await tell(door.client, path, body, headers=headers) for _ in range(2)]
+        salts = [one["cache_salt"] for front in fronts for one in front.prompts]
+
+        assert told["ann"][0].said == told["ann"][1].said != told["ben"][0].said
+        assert told["ben"][0].said == told["ben"][1].said
+        assert sorted(salts.count(one) for one in set(salts)) == [3, 3]
 
 
 async def test_a_client_may_leave_while_its_stream_is_between_engines() -> None:
