@@ -93,10 +93,9 @@ class HangWatch:
                 break
             if now >= self._asked_s.get(waiter.worker, 0.0) + ASK_EVERY_S:
                 due.add(waiter.worker)
-        if self.streams is not None:
-            quiet = self.streams.quiet(now)
-            due |= {one for one in quiet if now >= self._asked_s.get(one, 0.0) + ASK_EVERY_S}
-        if not (self.waiting or due):
+        quiet = set[str]() if self.streams is None else self.streams.quiet(now)
+        due |= {one for one in quiet if now >= self._asked_s.get(one, 0.0) + ASK_EVERY_S}
+        if not (self.waiting or quiet):
             self._asked_s.clear()
             self._slow.clear()
         for worker in due:

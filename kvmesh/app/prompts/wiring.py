@@ -88,7 +88,7 @@ def forward_options(settings: RouterSettings, streams: StreamKeep | None = None)
     when their worker is lost, None: nothing does.
     """
     return ForwardOptions(
-        keep=streams if streams is not None and streams.most else None,
+        keep=streams,
         max_retries=settings.upstream.max_retries,
         reads_usage=True,
         deadline_s=settings.stream.request_timeout_s or None,

@@ -212,24 +212,26 @@ class RoutedRequest:
         """Release the worker that was lost in the middle of its answer, and have another chosen for
         prompt and answer so far; False: its stream ends here.
 
-        As for `on_attempt_failed`; a worker that only leaves did nothing wrong.
+        A worker that only leaves did nothing wrong, and going on costs no retry. Of others the
+        prompt may be to blame, as for `on_attempt_failed`; how many it may cost, the forwarding
+        knows.
         """
         context, placed = self._context, self._one.placed
         if placed is None or not self._open:
             return False
-        if failure.kind == "left":
+        left = failure.kind == "left"
+        if left:
             self._release(UNKNOWN)
         else:
             self._lost = True
             context.counters.attempts_failed += 1
-            if self._blame_for(failure).verdict is Verdict.PROMPT:
-                return False
+            self._blame_for(failure)
         self._failed |= {placed.record.worker}
         context.decisions.attempt_failed(
             placed.record, f"{failure.message}, behind token {going.passed}"
         )
         now = context.clock()
-        if not context.budget.take_for(placed.record.tenant, now):
+        if not (left or context.budget.take_for(placed.record.tenant, now)):
             return False
         self._going = StreamTurn(self._one, going, now, self.forwarding.proceed)
         context.again.read(going.exchange, going.tokens, self._going.take)

@@ -116,7 +116,7 @@ class TokenSplice(_Spliced):
         choices = event.get("choices")
         if isinstance(choices, list):
             event["choices"] = [self._dress(one) for one in choices if isinstance(one, dict)]
-        if self._chat:
+        if self._chat and "object" in event:
             event["object"] = "chat.completion.chunk"
         usage = event.get("usage")
         if isinstance(usage, dict):
@@ -241,6 +241,8 @@ class TextSplice(_Spliced):
             new_calls = self._new_calls(calls)
             changed = changed or new_calls != b"[]"
             texts["tool_calls"] = _RAW(new_calls)
+        if changed and not self._over:
+            raise DivergedError("more of one text than the client has, before all of another")
         if delta is not None:
             choice["delta"] = _RAW(msgspec.json.encode(delta))
         if bytes(choice.get("finish_reason", _NULL)) != _NULL:
@@ -255,9 +257,9 @@ class TextSplice(_Spliced):
             return b"[]"
         left: list[dict[str, msgspec.Raw]] = []
         for call in _raws.decode(calls):
-            if bytes(call.get("id", _NULL)) != _NULL:
-                self._calls += 1
-            begun = self._calls <= self._seen.kept.tool_calls and "id" in call
+            over, first = self._over, bytes(call.get("id", _NULL)) != _NULL
+            self._calls += first
+            begun = first and self._calls <= self._seen.kept.tool_calls
             function = _raw.decode(call.get("function", b"{}"))
             piece = bytes(function.get("arguments", _NULL))
             new = b""
@@ -266,7 +268,7 @@ class TextSplice(_Spliced):
                 function["arguments"] = _RAW(b'"%b"' % new)
             if begun:
                 function.pop("name", None)
-            if new or not begun:
+            if new or over or (first and not begun):
                 unknown = {name: call[name] for name in call if not (begun and name in _BEGUN)}
                 unknown["function"] = _RAW(msgspec.json.encode(function))
                 left.append(unknown)

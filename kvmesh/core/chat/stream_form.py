@@ -21,6 +21,7 @@ cut on); nothing.
 _NOTHING: Final = frozenset({b"", b"null", b"false", b"[]", b"{}", b'""', b"0", b"0.0"})
 _ONE: Final = frozenset({b"null", b"1"})
 _MARK: Final = b'"return_token_ids":true,'
+_LAST_MARK: Final = b',"return_token_ids":true}'
 _MEDIA: Final = (b'"image_url"', b'"input_audio"', b'"audio_url"', b'"video_url"', b'"image_pil"')
 
 
@@ -97,6 +98,13 @@ def with_ids(body: bytes) -> bytes:
     """
     brace = body.index(b"{") + 1
     return b"%b%b%b" % (body[:brace], _MARK, body[brace:])
+
+
+def without_ids(body: bytes) -> bytes:
+    """Return the body of what goes on by ids without the field that asks for more of them, which
+    is its last.
+    """
+    return b"%b}" % body.removesuffix(_LAST_MARK)
 
 
 def asks_ids(body: bytes) -> bool:

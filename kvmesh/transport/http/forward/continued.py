@@ -43,6 +43,12 @@ class Owner(Protocol):
         """Give the present upstream up."""
         ...
 
+    def is_poison(self, failure: UpstreamFailure) -> bool:
+        """Take that an upstream was lost in its answer; return whether this very request ends
+        them.
+        """
+        ...
+
     def watch(self, stream: EventStream) -> None:
         """Take the stream that comes now."""
         ...
@@ -112,7 +118,11 @@ class ContinuedStream:
             self._check = None if self._target is None else self._target.check
             self._owner.plan.on_head(head.status)
             return
-        origin = self._origin
+        origin, target = self._origin, self._target
+        if target is not None and self._resumption.unasked(head.status, origin):
+            self._owner.cancel()
+            self._owner.send(target, self)
+            return
         text = f"{origin}: answered {head.status} to what a stream goes on with"
         self._owner.cancel()
         self.on_failure(
@@ -129,9 +139,10 @@ class ContinuedStream:
         if not events:
             return
         self._silent = False
-        if stream.errors and self._pass_error(events):
-            return
-        self._pass(events)
+        if stream.errors:
+            events = self._pass_error(events)
+        if events:
+            self._pass(events)
         if self._stream is stream and stream.tokens >= stream.due:
             self.on_due()
 
@@ -159,9 +170,12 @@ class ContinuedStream:
         if self._stream is not stream or self._owner.exchange.ended:
             return
         rest = stream.flush()
-        if not (stream.done or stream.reasoned):
+        failure = None
+        if stream.errors:
+            failure = bad_answer("error", stream.error, self._origin)
+        elif not (stream.done or stream.reasoned):
             failure = bad_answer("unfinished", b"", self._origin)
-            assert failure is not None
+        if failure is not None:
             if not self._go_on(failure):
                 self._owner.end_cut(failure, self._worker)
             return
@@ -197,17 +211,23 @@ class ContinuedStream:
             )
             self._end()
 
-    def _pass_error(self, events: bytes) -> bool:
-        """Pass on what came before an engine's error, if another one goes on."""
+    def _pass_error(self, events: bytes) -> bytes:
+        """Pass on what came before an engine's error; return what is left to pass: nothing if
+        another one goes on.
+        """
         failure = bad_answer("error", self._stream.error, self._origin)
         if failure is None:
-            return False
-        self._pass(events[: begin_of(events, self._stream.error)])
-        return self._go_on(failure)
+            return events
+        begin = begin_of(events, self._stream.error)
+        self._pass(events[:begin])
+        return b"" if self._owner.exchange.ended or self._go_on(failure) else events[begin:]
 
     def _go_on(self, failure: UpstreamFailure) -> bool:
         owner = self._owner
-        going = self._resumption.cut(owner.exchange, self._stream, failure, owner.plan)
+        poison = owner.is_poison(failure)
+        going = self._resumption.cut(
+            owner.exchange, self._stream, failure, owner.plan, poison=poison
+        )
         if going is None:
             return False
         owner.cancel()

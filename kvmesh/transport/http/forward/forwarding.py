@@ -332,7 +332,8 @@ class Forward:
         resumption, stream = self._resumption, self._stream
         if resumption is None or stream is None or self._error is not None:
             return False
-        going = resumption.cut(self._exchange, stream, failure, self._plan)
+        poison = self.is_poison(failure)
+        going = resumption.cut(self._exchange, stream, failure, self._plan, poison=poison)
         if going is None:
             return False
         if before:
@@ -366,6 +367,17 @@ class Forward:
     def cancel(self) -> None:
         """Give the present upstream up."""
         self._cancel()
+
+    def is_poison(self, failure: UpstreamFailure) -> bool:
+        """Take that an upstream was lost in its answer; return whether this very request ends
+        them.
+        """
+        pool, body = self._pool, b"" if self._resumption is None else self._resumption.body
+        if self._options.blameless or not body:
+            return False
+        if failure.stage != "before_send":
+            pool.note_death(failure, body)
+        return bool(pool.poison.deaths) and pool.refuses(body)
 
     def watch(self, stream: EventStream) -> None:
         """Take the stream that comes now, in place of the one that was cut."""
@@ -486,7 +498,8 @@ class Forward:
                 if self._is_bad(sickness, stream.error):
                     return
             elif (failure := self._failure_of(sickness, stream.error)) is not None:
-                if not self._go_on(failure, events):
+                before = events[: begin_of(events, stream.error)] if stream.errors else events
+                if not self._go_on(failure, before):
                     self._exchange.write(events)
                     self._end_badly(failure)
                 return
@@ -842,11 +855,14 @@ class Forward:
         try:
             if self._call is not None:
                 self._cancel()
-            self._clock = self._continued = None  # cycles, too
-            if self._resumption is not None:
-                self._resumption.over()
+            self._clock = None  # a cycle, too
         finally:
-            plan.on_finish(outcome)
+            try:
+                plan.on_finish(outcome)
+            finally:
+                self._continued = None  # another
+                if self._resumption is not None:
+                    self._resumption.over()
 
 
 def _is_late(headers: Headers) -> bytes:

@@ -13,14 +13,14 @@ from kvmesh._native import EventStream
 from kvmesh.bounds import MAX_TOKENS
 from kvmesh.core.chat.continuation import Continuation, go_on
 from kvmesh.core.chat.splice import Seen
-from kvmesh.core.chat.stream_form import StreamForm, asks_ids, form_of, with_ids
+from kvmesh.core.chat.stream_form import StreamForm, asks_ids, form_of, with_ids, without_ids
 from kvmesh.core.engines.sse import Usage
 from kvmesh.transport.http.server.incoming import Incoming
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
 
 MOST_CONTINUED: Final = 2
-"""A stream goes on so many times: what loses three upstreams may be what they die of."""
+"""A stream goes on behind so many losses: what loses three upstreams may be what they die of."""
 
 _IDS_BYTES: Final = 256 * 1024
 """Ids of a stream, besides those of a prompt as long as its body: 64k tokens of answer."""
@@ -38,6 +38,7 @@ _OPENING_BYTES: Final = 4096
 _DATA: Final = b"data: "
 _BLANK: Final = b"\n\n"
 _FALSE: Final = StreamForm("no", why="too much is kept already")
+_LOST: Final = StreamForm("no", why="its upstream was lost")
 
 
 class Going(msgspec.Struct, frozen=True):
@@ -108,8 +109,8 @@ class Resumption:
     """One stream, from its request to its end."""
 
     __slots__ = (
-        "_asked", "_body", "_charge", "_form", "_going", "_ids", "_keep", "_kind", "_opening",
-        "continued", "cut_s",
+        "_asked", "_body", "_charge", "_doubted", "_form", "_going", "_ids", "_keep", "_kind",
+        "_opening", "continued",
     )  # fmt: skip
 
     def __init__(
@@ -122,10 +123,15 @@ class Resumption:
         self._charge = charge
         self._ids = b'"return_token_ids"' in body and asks_ids(body)
         self._asked = False
+        self._doubted = ""
         self._opening: bytes | None = None
         self._going: Continuation | None = None
         self.continued = 0
-        self.cut_s = 0.0
+
+    @property
+    def body(self) -> bytes:
+        """Return the request's body, b"" where nothing is kept."""
+        return self._body
 
     @property
     def word(self) -> str:
@@ -143,8 +149,8 @@ class Resumption:
         """
         going = self._going
         if going is not None and going.body is not None:
-            self._asked = True
-            return going.path, going.body
+            self._asked = origin not in self._keep.refuses
+            return going.path, going.body if self._asked else without_ids(going.body)
         body = body or self._body
         gives = gives_ids and origin not in self._keep.refuses
         self._asked = self._form.by_ids and gives and not self._ids
@@ -160,9 +166,12 @@ class Resumption:
         is not asked again. One that has taken such a request does not.
         """
         keep = self._keep
+        if status in _UNREAD and self._doubted == origin:
+            keep.refuses.discard(origin)  # it rejects the request itself
         known = origin in keep.gives or origin in keep.refuses
         if status not in _UNREAD or not self._asked or known:
             return False
+        self._doubted = origin
         if len(keep.refuses) >= _MOST_KNOWN:
             keep.refuses.clear()
         keep.refuses.add(origin)
@@ -182,39 +191,49 @@ class Resumption:
         return events if self._going is None else self._going.splice.feed(events)
 
     def cut(
-        self, exchange: Incoming, stream: EventStream, failure: UpstreamFailure, plan: object
+        self,
+        exchange: Incoming,
+        stream: EventStream,
+        failure: UpstreamFailure,
+        plan: object,
+        *,
+        poison: bool,
     ) -> Going | bytes | None:
         """Take that an upstream's stream was cut; return how it goes on, which its plan has agreed
-        to, or what is missing of one that lacks its end alone; None: it cannot go on.
+        to, or what is missing of one that lacks its end alone; None: it cannot go on, and if its
+        upstream was lost it never will. `poison`: this very request ends its upstreams.
         """
-        if self._form.word == "no" or stream.torn or stream.is_complete():
+        ended = stream.is_complete() and not stream.errors
+        if self._form.word == "no" or stream.torn or ended:
             return None
-        going = self._going_on(exchange, stream, cast("Continues", plan).cached_tokens)
+        seen = self._seen(stream, cast("Continues", plan).cached_tokens)
+        going = go_on(self._body, self._kind, self._form, seen)
+        lost = failure.kind != "left"
         if isinstance(going, bytes):
+            if not lost:
+                return None  # its end comes
             cast("Continues", plan).lose(failure)
             return going
-        went = going is not None and cast("Continues", plan).go_on(failure, going)
-        self.continued += failure.stage != "before_send"
-        self._keep.continued += went
-        self._keep.lost += not went
-        return going if went else None
+        if going is not None and not (lost and (poison or self.continued >= MOST_CONTINUED)):
+            exchange.request.body = self._body
+            asked = Going(exchange, going.tokens, len(seen.kept.token_ids) // 4, going.limit)
+            if cast("Continues", plan).go_on(failure, asked):
+                self._keep.continued += 1
+                self.continued += lost and failure.stage != "before_send"
+                self._going = going
+                return asked
+        if lost:
+            self._keep.lost += 1
+            self._form = _LOST
+        return None
 
-    def _going_on(
-        self, exchange: Incoming, stream: EventStream, cached: int | None
-    ) -> Going | bytes | None:
+    def _seen(self, stream: EventStream, cached: int | None) -> Seen:
+        """Return what the client has of all upstreams until now."""
         kept = stream.kept
         assert kept is not None, "it was watched"
-        seen = Seen(kept, self._opening or b"", cached)
         if self._going is not None:
-            seen = self._going.splice.seen(kept)
-        going = go_on(self._body, self._kind, self._form, seen)
-        if not isinstance(going, Continuation):
-            return going
-        if self.continued >= MOST_CONTINUED:
-            return None
-        self._going = going
-        exchange.request.body = self._body
-        return Going(exchange, going.tokens, len(seen.kept.token_ids) // 4, going.limit)
+            return self._going.splice.seen(kept)
+        return Seen(kept, self._opening or b"", cached)
 
     def counted(self, usage: Usage | None) -> Usage | None:
         """Return what was reported last as if one upstream had made all of the answer."""

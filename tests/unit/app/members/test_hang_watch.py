@@ -10,7 +10,9 @@ from kvmesh.app.members.hang_watch import (
     SLOW_S,
     HangWatch,
 )
+from kvmesh.app.members.open_streams import OpenStreams
 from kvmesh.core.members.health import Answer
+from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.progress import Due
 from kvmesh.transport.http.forward.plan import Forwarding
 from kvmesh.transport.http.server.scope import Scope
@@ -108,6 +110,35 @@ def test_a_request_sent_once_more_waits_from_then_on() -> None:
     watch.waiting[one] = watch.waiting.pop(one)
 
     assert watch.due(4.0) == ["w2"]
+
+
+class Standing(Waiting):
+    """A stream that stands still."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(worker, 0.0)
+        self.moved: list[UpstreamFailure] = []
+
+    def hand_over(self, failure: UpstreamFailure) -> None:
+        self.moved.append(failure)
+
+
+def test_the_engine_of_a_stream_that_stands_still_is_asked_until_it_is_given_up() -> None:
+    watch, stream = make_watch(), Standing("w1")
+    times = iter((0.0, *[20.0] * 99))
+    membership = Membership()
+    membership.add("w2", 0.0)
+    watch.streams = OpenStreams(membership, lambda: next(times))
+    watch.streams.enter(stream)
+    asked = []
+
+    for second in range(20, 20 + SLOW_ANSWERS):
+        asked += [watch.due(float(second)), watch.due(second + 0.5)]
+        assert stream.moved == []
+        watch.answered("w1", "slow")
+
+    assert asked == [["w1"], []] * SLOW_ANSWERS
+    assert [one.kind for one in stream.moved] == ["hung"]
 
 
 @pytest.mark.parametrize("answer", ["down", "unready"])

@@ -1,5 +1,5 @@
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -34,10 +34,12 @@ from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.observe import get_logger
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.transport.http.forward.plan import Outcome, Target
+from kvmesh.transport.http.forward.resume import Going
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.problem import NO_RETRY
 from tests.unit.app.told_outbox import NotedOutbox
+from tests.unit.transport.http.forward.told_events import Asked
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 RESET = UpstreamFailure("after_send", "reset", "w1: reset", "http://w1")
@@ -276,3 +278,92 @@ def test_a_suspect_that_fails_again_is_to_blame_itself() -> None:
 
     assert routed.on_attempt_failed(RESET)
     assert NO_RETRY not in routed.on_head(502)
+
+
+CUT = UpstreamFailure("mid_response", "truncated", "w1: closed", "http://w1")
+LEFT = UpstreamFailure("mid_response", "left", "w1 drains", "http://w1")
+
+
+def streaming(routing: Routing) -> RoutedRequest:
+    """Return a stream under way, read again as it was asked, when it goes on."""
+    routed = routing.place()
+    routed.forwarding.resumable = "exact"  # type: ignore[misc]  # a stream
+    routed.on_head(200)
+
+    def read(_: object, ids: bytes | None, then: Callable[[RouteRequest], None]) -> None:
+        assert ids == b"1234"
+        then(RouteRequest("new", BlockHashes.of([1, 2, 3, 4], 16), 64))
+
+    routing.context.again.read = read
+    return routed
+
+
+def going() -> Going:
+    return Going(Asked(), b"1234", 5, 0)
+
+
+def test_a_cut_stream_goes_on_at_another_worker_under_its_name() -> None:
+    routing = Routing()
+    routed = streaming(routing)
+    assert list(routing.context.streams.open) == [routed]
+
+    assert routed.go_on(CUT, going())
+
+    assert routing.booked() == []
+    assert routing.context.streams.open == {}
+    assert isinstance(routed.next_target(), Target)
+    assert (routed.worker, routing.booked()) == (W2, ["q"])
+    assert routed.on_head(200) == ()
+    assert list(routing.context.streams.open) == [routed]
+    assert routing.context.counters.failures.as_dict() == {("w1", "truncated"): 1}
+    routed.on_finish(whole())
+    assert routing.booked() == []
+    assert routing.context.streams.open == {}
+
+
+def test_a_stream_goes_on_behind_a_second_loss_whoever_is_to_blame() -> None:
+    routing = Routing()
+    routed = streaming(routing)
+    assert routed.go_on(CUT, going())
+    assert isinstance(routed.next_target(), Target)
+    routed.on_head(200)
+
+    assert routed.go_on(CUT, going())
+
+
+def test_a_worker_that_drains_did_nothing_wrong_and_costs_no_retry() -> None:
+    routing = Routing()
+    routed = streaming(routing)
+    left = routing.context.budget.left()
+
+    assert routed.go_on(LEFT, going())
+
+    assert isinstance(routed.next_target(), Target)
+    assert routed.worker == W2
+    assert routing.context.budget.left() == left
+    assert routing.context.counters.failures.as_dict() == {}
+    assert routing.context.counters.attempts_failed == 0
+
+
+def test_a_stream_ends_where_no_retry_is_left() -> None:
+    routing = Routing()
+    routed = streaming(routing)
+    while routing.context.budget.take(routing.now):
+        pass
+
+    assert not routed.go_on(CUT, going())
+    assert not routed.go_on(CUT, going()), "its worker is released"
+
+    assert routing.booked() == []
+
+
+def test_a_stream_that_lacks_its_end_alone_is_served_by_nobody() -> None:
+    routing = Routing()
+    routed = streaming(routing)
+
+    routed.lose(CUT)
+    routed.on_finish(whole())
+
+    assert routing.context.counters.failures.as_dict() == {("w1", "truncated"): 1}
+    assert routing.booked() == []
+    assert routing.released == []

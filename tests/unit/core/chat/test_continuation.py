@@ -216,6 +216,18 @@ def test_garbage_is_not_passed() -> None:
         by_ids().splice.feed(b"data: <html>\n\n")
 
 
+def test_an_error_is_passed_as_it_came() -> None:
+    error = data({"error": {"message": "m", "code": 400}})
+    assert events(by_ids().splice.feed(error)) == events(error)
+
+
+def test_more_of_one_text_before_all_of_another_is_another_answer() -> None:
+    splice = again(having(Kept(choices=1), reasoning=b"why", content=b"a"))
+    splice.feed(data(chat_delta({"reasoning": "wh"})))
+    with pytest.raises(DivergedError, match="before all of another"):
+        splice.feed(data(chat_delta({"content": "ab"})))
+
+
 def test_the_ways() -> None:
     assert way_of(GREEDY, KEPT) == "ids"
     assert way_of(SAMPLED, KEPT) == "ids"

@@ -12,6 +12,7 @@ from kvmesh.core.chat.stream_form import (
     asks_ids,
     form_of,
     with_ids,
+    without_ids,
 )
 
 CHAT: dict[str, object] = {
@@ -59,14 +60,8 @@ def test_what_the_engine_parses_or_looks_back_for_is_only_asked_again() -> None:
 
 
 def test_what_is_empty_says_nothing() -> None:
-    fields: dict[str, object] = {
-        "tools": [],
-        "stop": None,
-        "presence_penalty": 0,
-        "response_format": None,
-        "n": None,
-    }
-    assert chat(temperature=0, **fields) == GREEDY
+    fields: dict[str, object] = {"tools": [], "stop": None, "presence_penalty": 0, "n": None}
+    assert chat(temperature=0, response_format=None, **fields) == GREEDY
     assert chat(n=1, logprobs=False, echo=False, best_of=1) == SAMPLED
 
 
@@ -96,6 +91,11 @@ def test_other_apis_and_bodies_go_on_in_no_way() -> None:
     assert completion(temperature="cold").word == "continued"
     assert GREEDY.in_words() == "exact"
     assert form_of(b"{}", "messages").in_words() == "no: the messages API"
+
+
+def test_what_goes_on_may_leave_its_last_field_out() -> None:
+    asked = b'{"model":"m","return_token_ids":true}'
+    assert without_ids(asked) == b'{"model":"m"}'
 
 
 def test_ids_are_asked_for_in_front_of_what_the_client_says() -> None:

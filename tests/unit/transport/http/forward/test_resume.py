@@ -1,0 +1,186 @@
+import json
+from array import array
+
+import pytest
+
+from kvmesh.core.engines.sse import Usage
+from kvmesh.transport.http.forward.resume import (
+    MOST_CONTINUED,
+    Going,
+    Resumption,
+    StreamKeep,
+    begin_of,
+)
+from tests.unit.transport.http.forward.told_events import (
+    BODY,
+    DONE,
+    ERROR,
+    LEFT,
+    REFUSED,
+    RESET,
+    Agreeing,
+    Asked,
+    chunk,
+    stream_of,
+    text_chunk,
+)
+
+FIRST = chunk("a", 4, prompt=[1, 2, 3])
+
+
+def begun(keep: StreamKeep, body: bytes = BODY) -> Resumption:
+    found = keep.begin(Asked(body).request, "chat")
+    assert found is not None
+    return found
+
+
+def asked(keep: StreamKeep | None = None, body: bytes = BODY) -> Resumption:
+    """Return a stream that was asked for ids, part of which its client has."""
+    resumption = begun(keep or StreamKeep(1 << 20), body)
+    resumption.sent(None, BODY, "http://w1", True)
+    resumption.opened(FIRST, "http://w1")
+    return resumption
+
+
+def cut(resumption: Resumption, *events: bytes, plan: Agreeing | None = None) -> object:
+    return resumption.cut(Asked(b""), stream_of(*events), RESET, plan or Agreeing(), poison=False)
+
+
+def test_what_all_keep_is_bounded_and_given_back() -> None:
+    keep = StreamKeep(40_000)
+    first, second = begun(keep), begun(keep)
+    third = begun(keep)
+
+    assert (first.word, second.word, third.word) == ("exact", "exact", "no")
+    assert keep.given_up == 1
+    assert StreamKeep(0).begin(Asked().request, "chat") is None
+    for one in (first, second, third):
+        one.over()
+        one.over()
+    assert keep.used == 0
+
+
+def test_ids_are_asked_for_where_they_are_given() -> None:
+    keep = StreamKeep(1 << 20)
+    sampled = begun(keep, BODY.replace(b'"temperature":0', b'"temperature":1'))
+
+    path, body = sampled.sent(b"/p", b"", "http://w1", True)
+
+    assert (path, json.loads(body)["return_token_ids"]) == (b"/p", True)
+    assert sampled.word == "continued"
+    assert b"return_token_ids" not in sampled.sent(None, b"", "http://w1", False)[1]
+    assert sampled.word == "no"
+
+
+def test_who_rejects_them_is_asked_no_more_and_who_gave_them_is_believed() -> None:
+    keep = StreamKeep(1 << 20)
+    one = begun(keep)
+    one.sent(None, b"", "http://w1", True)
+
+    assert not one.unasked(503, "http://w1")
+    assert one.unasked(422, "http://w1")
+    assert b"return_token_ids" not in one.sent(None, b"", "http://w1", True)[1]
+    assert not one.unasked(500, "http://w1")
+    assert keep.refuses == {"http://w1"}
+    asked(keep)
+    assert keep.gives == set()
+    keep.refuses.clear()
+    asked(keep)
+    other = begun(keep)
+    other.sent(None, b"", "http://w1", True)
+    assert not other.unasked(400, "http://w1")
+
+
+def test_who_rejects_the_request_itself_is_asked_again() -> None:
+    keep = StreamKeep(1 << 20)
+    one = begun(keep)
+    one.sent(None, b"", "http://w1", True)
+    assert one.unasked(400, "http://w1")
+    one.sent(None, b"", "http://w1", True)
+
+    assert not one.unasked(400, "http://w1")
+
+    assert keep.refuses == set()
+
+
+def test_a_cut_stream_goes_on_behind_its_ids() -> None:
+    keep, plan = StreamKeep(1 << 20), Agreeing()
+    resumption = asked(keep)
+
+    going = cut(resumption, FIRST, chunk("b", 5), plan=plan)
+
+    assert isinstance(going, Going)
+    assert (going.passed, going.limit) == (2, 7)
+    assert going.tokens == array("I", [1, 2, 3, 4, 5]).tobytes()
+    assert going.exchange.request.body == BODY
+    path, body = resumption.sent(None, b"", "http://w2", False)
+    assert (path, json.loads(body)["prompt"]) == (b"/v1/completions", [1, 2, 3, 4, 5])
+    assert b'"content":"c"' in resumption.feed(text_chunk("c", 6))
+    assert (keep.continued, keep.lost) == (1, 0)
+    keep.refuses.add("http://w2")
+    assert b"return_token_ids" not in resumption.sent(None, b"", "http://w2", True)[1]
+    usage = Usage(prompt_tokens=5, completion_tokens=1, cached_tokens=4)
+    counted = resumption.counted(usage)
+    assert counted is not None
+    assert (counted.prompt_tokens, counted.completion_tokens) == (3, 3)
+    assert resumption.counted(None) is None
+
+
+def test_a_stream_goes_on_behind_two_losses_and_any_number_of_moves() -> None:
+    keep = StreamKeep(1 << 20)
+    resumption, plan = asked(keep, BODY.replace(b":9", b":99")), Agreeing()
+    for _ in range(4):
+        stream = stream_of(FIRST)
+        assert resumption.cut(Asked(b""), stream, LEFT, plan, poison=True) is not None
+        assert resumption.cut(Asked(b""), stream, REFUSED, plan, poison=False) is not None
+
+    found = [cut(resumption, FIRST) is not None for _ in range(MOST_CONTINUED + 2)]
+
+    assert found == [True] * MOST_CONTINUED + [False, False]
+    assert (keep.continued, keep.lost) == (8 + MOST_CONTINUED, 1)
+
+
+def test_what_nobody_takes_over_stays_as_it_is_and_may_be_lost_once() -> None:
+    keep = StreamKeep(1 << 20)
+    resumption, plan = asked(keep), Agreeing()
+    plan.agrees = False
+    stream = stream_of(FIRST)
+
+    assert resumption.cut(Asked(b""), stream, LEFT, plan, poison=False) is None
+    assert (keep.continued, keep.lost) == (0, 0)
+    assert resumption.feed(b"as it is") == b"as it is"
+    plan.agrees = True
+    going = cut(resumption, FIRST)
+    assert isinstance(going, Going)
+    assert going.passed == 1
+    resumption.sent(None, b"", "http://w2", True)
+    poisoned = resumption.cut(Asked(b""), stream_of(), RESET, plan, poison=True)
+    assert (poisoned, keep.lost) == (None, 1)
+    assert cut(resumption, FIRST) is None
+    assert keep.lost == 1
+
+
+def test_what_lacks_its_end_alone_is_completed() -> None:
+    resumption, plan = asked(), Agreeing()
+    events = FIRST, chunk("", reason="stop")
+
+    assert resumption.cut(Asked(b""), stream_of(*events), LEFT, plan, poison=False) is None
+    assert cut(resumption, *events, plan=plan) == DONE
+    assert plan.lost == [RESET]
+
+
+@pytest.mark.parametrize("events", [(FIRST, DONE), (b"x" * (17 << 20),)], ids=["whole", "torn"])
+def test_what_is_whole_or_torn_does_not_go_on(events: tuple[bytes, ...]) -> None:
+    assert cut(asked(), *events) is None
+
+
+def test_an_error_is_no_end() -> None:
+    assert cut(asked(), FIRST, ERROR + DONE) is not None
+
+
+def test_where_an_event_begins() -> None:
+    assert begin_of(FIRST + ERROR + DONE, b'{"error":{"message":"broken","code":500}}') == len(
+        FIRST
+    )
+    assert begin_of(ERROR, b'{"error"') == 0
+    assert begin_of(FIRST, b"nothing") == 0
