@@ -270,6 +270,7 @@ class Forward:
         added = self._plan.on_head(status)
         if self._unnamed:
             exchange.rename(head.request_id)
+            self._unnamed = False  # what goes on with it has its name
         if self.scope.trace is not None:
             self.scope.trace.answered(added)
         if exchange.started:
