@@ -30,6 +30,7 @@ LONG = {
     "app/picker/stream.py": "one state machine",
     "app/prompts/request_wishes.py": "one line a wish",
     "app/ops/up.py": "the wiring of a mesh",
+    "app/meta/command.py": "the wiring of a meta-router",
     "app/router/command.py": "the wiring of a replica",
     "app/serve/routed.py": "one state machine",
     "core/dispatch/dispatch.py": "one way for every request",

@@ -36,6 +36,7 @@ SCOPED: Final = {
     "conformance/gateway/deaths.py": "as long as one case, which awaits it",
     "conformance/link.py": "a call's reader, which tells its end to whoever waits for answers",
     "demo/play.py": "a task group: as long as one pass",
+    "mocker/faults.py": "the end of the process",
     "app/process/processes.py": "waits for each task it makes",
     "app/ops/up.py": "waits for each task it makes and raises what it raised",
     "replay/command.py": "as long as one command",

@@ -120,12 +120,11 @@ async def run_kills(settings: UpSettings, model: str, console: Console) -> list[
             raise TransportError(f"{url}: an undisturbed stream failed: {wrong[0]}")
         for victim in VICTIMS:
             passed = threading.Event()
-            streams = asyncio.create_task(_all(url, model, passed))
-            await asyncio.to_thread(passed.wait, READY_S)
             killed = Counter(getattr(one, victim) for one in calm).most_common(1)[0][0]
-            kill(children, killed)
             console.print(f"kill -9 {killed} …", highlight=False)
-            found = await streams
+            found, _ = await asyncio.gather(
+                _all(url, model, passed), _kill_when(passed, children, killed)
+            )
             equal = sum(
                 one.done and not one.error and one.text == before.text and len(one.ids) == 1
                 for one, before in zip(found, calm, strict=True)
@@ -142,6 +141,11 @@ async def run_kills(settings: UpSettings, model: str, console: Console) -> list[
 async def _all(url: str, model: str, passed: threading.Event | None) -> list[Streamed]:
     asked = (asyncio.to_thread(stream, url, number, model, passed) for number in range(STREAMS))
     return list(await asyncio.gather(*asked))
+
+
+async def _kill_when(passed: threading.Event, children: Sequence[Child], name: str) -> None:
+    await asyncio.to_thread(passed.wait, READY_S)
+    kill(children, name)
 
 
 def kill(children: Sequence[Child], name: str) -> None:
