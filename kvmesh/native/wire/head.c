@@ -345,8 +345,9 @@ static int fill_names(Names *self, PyObject *names) {
 static PyObject *read_prefixes(PyObject *given) {
     PyObject *all = PyTuple_CheckExact(given) ? Py_NewRef(given) : PyTuple_Pack(1, given);
     for (Py_ssize_t i = 0; all != NULL && i < PyTuple_GET_SIZE(all); i++) {
-        if (!PyBytes_CheckExact(PyTuple_GET_ITEM(all, i))) {
-            PyErr_SetString(PyExc_TypeError, "a prefix of names is bytes");
+        PyObject *prefix = PyTuple_GET_ITEM(all, i);
+        if (!PyBytes_CheckExact(prefix)) {
+            PyErr_Format(PyExc_TypeError, "Names: prefix is %R, it must be bytes", prefix);
             Py_CLEAR(all);
         }
     }

@@ -46,13 +46,12 @@ class Going(msgspec.Struct, frozen=True):
 
     The request of `exchange` has its body again. `tokens` are prompt and answer so far as packed
     ids, None where they are not known: then the same is asked again. `passed` tokens of its answer
-    its client has; `limit` may follow, 0 for as many as fit.
+    its client has.
     """
 
     exchange: Incoming
     tokens: bytes | None
     passed: int
-    limit: int
 
 
 class Continues(Protocol):
@@ -216,7 +215,7 @@ class Resumption:
             return going
         if going is not None and not (lost and (poison or self.continued >= MOST_CONTINUED)):
             exchange.request.body = self._body
-            asked = Going(exchange, going.tokens, len(seen.kept.token_ids) // 4, going.limit)
+            asked = Going(exchange, going.tokens, len(seen.kept.token_ids) // 4)
             if cast("Continues", plan).go_on(failure, asked):
                 self._keep.continued += 1
                 self.continued += lost and failure.stage != "before_send"

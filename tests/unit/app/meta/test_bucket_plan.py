@@ -16,7 +16,7 @@ from tests.unit.app.members.test_open_streams import Flowing
 from tests.unit.transport.http.forward.told_events import Asked
 
 CUT = UpstreamFailure("mid_response", "truncated", "r: closed", "http://r0")
-GOING = Going(Asked(), None, 3, 0)
+GOING = Going(Asked(), None, 3)
 
 
 class Front:

@@ -299,7 +299,7 @@ def streaming(routing: Routing) -> RoutedRequest:
 
 
 def going() -> Going:
-    return Going(Asked(), b"1234", 5, 0)
+    return Going(Asked(), b"1234", 5)
 
 
 def test_a_cut_stream_goes_on_at_another_worker_under_its_name() -> None:

@@ -19,7 +19,7 @@ def turn(
 ) -> tuple[StreamTurn, Dispatched, list[int]]:
     one = Dispatched(b"q", "q#r-1", streams=True, targets=None, made=request("q#r-1"))
     proceeded: list[int] = []
-    going = Going(Asked(), tokens, passed, 0)
+    going = Going(Asked(), tokens, passed)
     return StreamTurn(one, going, 5.0, lambda: proceeded.append(1)), one, proceeded
 
 
