@@ -219,7 +219,14 @@ class Gateway(Generic[E]):
         if exchange.request.header(b"content-type") == b"application/octet-stream":
             self._answer_decision(exchange, self._reader.read_binary(exchange))
             return
-        self._reader.read(exchange, None, self._answer_decision)
+        self._reader.read(exchange, None, self._answer_read)
+
+    def _answer_read(self, exchange: Incoming, request: RouteRequest) -> None:
+        """Answer what would be decided of a JSON body, and whether its stream could go on."""
+        body, resumable = exchange.request.body, ""
+        if request.streams and self._context.counters.streams.most:
+            resumable = form_of(body, prompt_endpoint(body).kind).in_words()
+        self._answer_decision(exchange, request, resumable)
 
     def _hold(self, exchange: E, request: RouteRequest) -> None:
         """Have a request wait that could not go just now."""
@@ -320,7 +327,9 @@ class Gateway(Generic[E]):
         divide = self._splits.divide or DisaggregatedRequest
         return divide(self._context, request, decode, sent, self._splits)
 
-    def _answer_decision(self, exchange: Incoming, request: RouteRequest) -> None:
+    def _answer_decision(
+        self, exchange: Incoming, request: RouteRequest, resumable: str = ""
+    ) -> None:
         context = self._context
         now, scheduler = context.clock(), context.scheduler
         if context.workers.fetchers and not context.router.prefillers:
@@ -338,10 +347,8 @@ class Gateway(Generic[E]):
             turn = context.routing.turns.check(request, now)
         if governor is not None and turn is not None:
             view = msgspec.structs.replace(view, program=outlook(governor, turn, now))
-        if request.streams and context.counters.streams.most:
-            body = exchange.request.body
-            form = form_of(body, prompt_endpoint(body).kind)
-            view = msgspec.structs.replace(view, resumable=form.in_words())
+        if resumable:
+            view = msgspec.structs.replace(view, resumable=resumable)
         answer_json(exchange, choice_for(view, self._viewers.of(exchange.request)))
 
 

@@ -50,11 +50,13 @@ KEPT = {
     "UpstreamCall": 1,
     "UpstreamConnection": 1,
 }
-"""Neither a request's body and hashes nor a parser of requests; a clock for --request-timeout-s."""
-READ = {"Maker": 1, "RoutedRequest": 1}
+"""Neither a request's hashes nor a parser of requests; its body for when it goes on elsewhere, and a
+clock for --request-timeout-s.
+"""
+READ = {"RoutedRequest": 1}
 """And a `Dispatched`, which the collector does not see where nothing in it leads on."""
 REQUEST = {"Dispatched": 1, "RoutedRequest": 1}
-INPUTS = {"Inputs": 1, "Maker": 1}
+INPUTS = {"Inputs": 1}
 MAX_BLOCKS = 200
 """Of memory as Python allocates them, both sockets' and asyncio's included; 111 to 142 seen."""
 
@@ -124,7 +126,7 @@ def per_stream(before: Counter[str]) -> dict[str, int]:
     [
         (A_FORMULA, READ),
         (b"", REQUEST),
-        (TARGETS, REQUEST | INPUTS | {"_Open": 1}),
+        (TARGETS, REQUEST | INPUTS),
     ],
     ids=["dispatch", "compiled", "targets"],
 )
