@@ -50,8 +50,8 @@ KEPT = {
     "UpstreamCall": 1,
     "UpstreamConnection": 1,
 }
-"""Neither a request's hashes nor a parser of requests; its body for when it goes on elsewhere, and a
-clock for --request-timeout-s.
+"""Neither a request's hashes nor a parser of requests; its body for when it goes on elsewhere, and
+a clock for --request-timeout-s.
 """
 READ = {"RoutedRequest": 1}
 """And a `Dispatched`, which the collector does not see where nothing in it leads on."""

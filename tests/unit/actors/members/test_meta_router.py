@@ -356,3 +356,18 @@ def test_a_replica_that_was_lost_is_named() -> None:
     assert meta.given_up(2.5) == [("a/r0", GIVEN_UP)]
     meta.receive(beat("a", "r0"), 3.0)
     assert meta.given_up(3.0) == []
+
+
+def test_an_answer_that_is_served_is_noted_of_a_replica_that_failed() -> None:
+    meta = MetaRouter("kvmesh")
+    for name in ("r0", "r1", "r2", "r3"):
+        meta.receive(beat("a", name), 0.0)
+    for _ in range(5):
+        meta.note("a/r0", failed_attempt("cut"), 0.0)
+    others = ("a/r1", "a/r2", "a/r3")
+    assert tuple(meta.table.membership.usable(0.1)) == others
+
+    for tenth in range(1, 10):
+        meta.served("a/r0", tenth / 10)
+
+    assert tuple(meta.table.membership.usable(1.0)) == ("a/r0", *others)

@@ -449,3 +449,14 @@ def test_a_replica_without_workers_is_left_out_for_its_model_alone() -> None:
     with pytest.raises(NoWorkerError):
         table.route(large, 1.0)
     assert [table.route(large, 1.25).replica.name for _ in range(2)] == ["a1", "a1"]
+
+
+def test_any_number_of_models_may_be_asked_for() -> None:
+    table = make_table("chat/a1", "code/b1", models={"chat": ("m",)})
+
+    found = [
+        table.route(BucketRequest(model=f"m{number}"), 0.0).bucket
+        for number in range(2 * MODELS_REMEMBERED + 2)
+    ]
+
+    assert set(found) == {"code"}, "it names no models, so it may have any"

@@ -246,3 +246,7 @@ def test_a_flood_of_conversations_takes_no_more_memory_than_was_given() -> None:
     assert len(placing.conversations.homes) == 500
     assert len(placing.conversations.homes.updates) <= 500
     assert send(placing, chat("user 1999", 4)) == send(placing, chat("user 1999", 5))
+
+
+def test_one_name_needs_no_hash() -> None:
+    assert rendezvous(["only"], b"key") == "only"

@@ -113,6 +113,9 @@ def test_a_retry_keeps_the_last_decision_and_why_it_came_to_it() -> None:
     assert record.attempts == 3
     assert record.failures[0] == f"{first}: refused"
     assert record.failures[1].endswith(": reset")
+    log.went_on(record, 311, 180.4)
+    worker = record.decision.worker
+    assert record.failures[2] == f"{worker}: goes on behind token 311, after 180 ms"
     assert (thin_now, log.statistics().candidates) == (0, 3)
 
 

@@ -54,3 +54,29 @@ def test_a_fleet_that_fails_everything_gets_little_more_than_its_load(ratio: flo
 
     assert budget.spent <= BURST + ratio * requests + LEAST_PER_S * requests / rate
     assert budget.spent >= ratio * requests
+
+
+def test_one_tenants_streams_may_not_use_all_of_it_up() -> None:
+    budget = RetryBudget(0.2)
+
+    greedy = sum(budget.take_for("greedy", 0.0) for _ in range(60))
+
+    assert greedy == 25
+    assert budget.left() == 75.0
+    assert budget.refused == 35
+    assert budget.take_for("modest", 0.0)
+    assert sum(budget.take_for("greedy", 1.0) for _ in range(60)) == 2
+    assert spend(budget, 1.0) > 60
+    assert not budget.take_for("new", 1.0), "there is nothing left for anybody"
+
+
+def test_only_some_tenants_are_remembered() -> None:
+    budget = RetryBudget(0.2)
+    for _ in range(25):
+        budget.take_for("first", 0.0)
+    assert not budget.take_for("first", 0.0)
+
+    for number in range(1024):
+        budget.take_for(f"t{number}", 0.0)
+
+    assert budget.take_for("first", 1e6), "it was forgotten, or had its share again"

@@ -239,3 +239,46 @@ def test_a_backend_that_sets_no_bound_tokenises_any_text_at_once() -> None:
     tokenizer.bound_new_text(1)
 
     assert len(tokenizer.pack("as long as it likes", add_special_tokens=False)) > 4
+
+
+def parts(*texts: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def of(*contents: object, **fields: object) -> ChatInput:
+    messages = [{"role": "user", "content": content} for content in contents]
+    return ChatInput.from_body({"messages": messages, **fields})
+
+
+def test_a_chat_of_text_parts_is_packed_from_the_text_they_amount_to() -> None:
+    template = "{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}"
+    characters = Characters()
+    tokenizer = make(characters, {"default": template})
+    tokenizer.encode_chat(of("learn", "it"))
+
+    found = tokenizer.encode_chat(of(parts("Hi, ", "you"), "there"))
+
+    again = make(Characters(), {"default": template})
+    joined = again.encode_chat(of("Hi, \nyou", "there"))
+    assert found == joined
+
+
+def test_parts_that_are_no_texts_are_rendered() -> None:
+    template = "{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}"
+    tokenizer = make(Characters(), {"default": template})
+    media = [*parts("see"), {"type": "image_url", "image_url": {"url": "data:,"}}]
+
+    named = ChatInput.from_body(
+        {"messages": [{"role": "user", "name": "n", "content": parts("Hi")}]}
+    )
+
+    assert tokenizer.encode_chat(of(media))
+    assert tokenizer.encode_chat(named)
+
+
+def test_a_lone_surrogate_in_a_part_is_the_clients_error() -> None:
+    template = "{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}"
+    tokenizer = make(Characters(), {"default": template})
+
+    with pytest.raises(RequestError):
+        tokenizer.encode_chat(of(parts("\ud800"), "x"))
