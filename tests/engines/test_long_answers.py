@@ -20,11 +20,11 @@ import pytest
 
 from benchmarks.faults.cells import Load
 from tests.engines.conftest import interpreter
-from tests.engines.engine import Engine, vllm_engine
+from tests.engines.engine import Engine
 from tests.engines.engine_venv import VLLM
-from tests.engines.processes import free_ports
+from tests.engines.pair import running_pair
 from tests.engines.reuse.alone import RouterAlone
-from tests.engines.tiny_model import QWEN3, write_tiny_model
+from tests.engines.tiny_model import QWEN3
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]
 
@@ -120,39 +120,10 @@ def fleet(
 ) -> Iterator[Fleet]:
     python = interpreter(request, VLLM)
     folder = tmp_path_factory.mktemp("long")
-    model = write_tiny_model(folder / "tiny", {**QWEN3, "max_position_embeddings": CONTEXT})
-    ports = free_ports(6)
-    engines = [
-        vllm_engine(
-            python,
-            model,
-            (ports[one], ports[2 + one], ports[4 + one]),
-            folder / f"vllm-{one}.log",
-            blocks=BLOCKS,
-            more=("--max-model-len", str(CONTEXT)),
-        )
-        for one in range(2)
-    ]
-    router = RouterAlone(
-        folder,
-        {str(one): engine.url for one, engine in enumerate(engines)},
-        ("--tokenizer", str(model)),
-    )
-    with contextlib.ExitStack() as stack:
-        for engine in engines:
-            stack.callback(engine.stop)
-            engine.start()
-        for engine in engines:
-            engine.wait()
-        stack.callback(router.stop)
-        router.start()
-        router.wait_for_trust()
-        client = httpx.Client(
-            base_url=router.router_urls[0],
-            timeout=1700,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-        )
-        yield Fleet(engines, router, stack.enter_context(client))
+    config = {**QWEN3, "max_position_embeddings": CONTEXT}
+    more = ("--max-model-len", str(CONTEXT))
+    with running_pair(python, folder, config, blocks=BLOCKS, more=more) as pair:
+        yield Fleet(pair.engines, pair.router, pair.client)
 
 
 def test_first_calls_may_pause_for_a_minute(fleet: Fleet) -> None:

@@ -2,7 +2,6 @@
 clients get is what an undisturbed run gives.
 """
 
-import contextlib
 import json
 import os
 import random
@@ -17,11 +16,11 @@ import msgspec
 import pytest
 
 from tests.engines.conftest import interpreter
-from tests.engines.engine import Engine, vllm_engine
+from tests.engines.engine import Engine
 from tests.engines.engine_venv import VLLM
-from tests.engines.processes import eventually, free_ports
-from tests.engines.reuse.alone import RouterAlone
-from tests.engines.tiny_model import QWEN3, write_tiny_model
+from tests.engines.pair import running_pair
+from tests.engines.processes import eventually
+from tests.engines.tiny_model import QWEN3
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(3600)]
 
@@ -122,39 +121,13 @@ def fleet(
     python = interpreter(request, VLLM)
     folder = tmp_path_factory.mktemp("streams")
     # Of bfloat16 the likeliest token hangs on who else is in the batch.
-    model = write_tiny_model(folder / "tiny", {**QWEN3, "torch_dtype": "float32"})
-    ports = free_ports(6)
-    engines = [
-        vllm_engine(
-            python,
-            model,
-            (ports[one], ports[2 + one], ports[4 + one]),
-            folder / f"vllm-{one}.log",
-            blocks=2048,
-            more=(
-                *("--dtype", "float32", "--enable-auto-tool-choice"),
-                *("--tool-call-parser", "hermes", "--seed", "0"),
-            ),
-        )
-        for one in range(2)
-    ]
-    router = RouterAlone(
-        folder,
-        {str(one): engine.url for one, engine in enumerate(engines)},
-        ("--tokenizer", str(model)),
+    config = {**QWEN3, "torch_dtype": "float32"}
+    more = (
+        *("--dtype", "float32", "--enable-auto-tool-choice"),
+        *("--tool-call-parser", "hermes", "--seed", "0"),
     )
-    with contextlib.ExitStack() as stack:
-        for engine in engines:
-            stack.callback(engine.stop)
-            engine.start()
-        for engine in engines:
-            engine.wait()
-        stack.callback(router.stop)
-        router.start()
-        router.wait_for_trust()
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        client = httpx.Client(base_url=router.router_urls[0], timeout=600, limits=limits)
-        yield Fleet(engines, stack.enter_context(client))
+    with running_pair(python, folder, config, blocks=2048, more=more) as pair:
+        yield Fleet(pair.engines, pair.client)
 
 
 def status_of(fleet: Fleet) -> list[bool]:

@@ -1,6 +1,6 @@
 """Streams under way that could go on elsewhere: moved from members that leave, or stand still."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 import msgspec
@@ -71,27 +71,23 @@ class OpenStreams:
 
     def quiet(self, now: float) -> set[str]:
         """Return the members with streams that are quiet."""
-        return {stream.worker for stream, one in self.open.items() if now - one.since_s >= QUIET_S}
+        return {stream.worker for stream in self._quiet(now)}
 
     def dues(self, member: str) -> list[Due]:
         """Return since when a member owes tokens to its quiet streams."""
-        now = self._clock()
-        return [
-            Due(one.since_s)
-            for stream, one in self.open.items()
-            if stream.worker == member and now - one.since_s >= QUIET_S
-        ]
+        return [Due(self.open[stream].since_s) for stream in self._quiet_at(member)]
 
     def give_up(self, member: str, why: str) -> None:
         """Move the quiet streams of a member that does nothing for them."""
-        now = self._clock()
-        quiet = [
-            stream
-            for stream, one in self.open.items()
-            if stream.worker == member and now - one.since_s >= QUIET_S
-        ]
         text = f"{member} stopped in the middle of its answer: {why}"
-        self._move(quiet, UpstreamFailure("mid_response", "hung", text, member))
+        failure = UpstreamFailure("mid_response", "hung", text, member)
+        self._move(self._quiet_at(member), failure)
+
+    def _quiet_at(self, member: str) -> list[Stream]:
+        return [one for one in self._quiet(self._clock()) if one.worker == member]
+
+    def _quiet(self, now: float) -> Iterator[Stream]:
+        return (stream for stream, one in self.open.items() if now - one.since_s >= QUIET_S)
 
     def _move(self, streams: list[Stream], failure: UpstreamFailure) -> None:
         """Have streams go on elsewhere if there is anybody: else to wait is better."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 import msgspec
 
@@ -36,6 +36,7 @@ from kvmesh.app.process.build import own_build
 from kvmesh.app.process.internal_errors import InternalErrors
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.prompts.isolation import isolation_of
+from kvmesh.app.prompts.reading_parts import by_path
 from kvmesh.app.prompts.reading_threads import ReadingThreads
 from kvmesh.app.serve.formula_watch import FormulaWatch
 from kvmesh.app.serve.request_ends import RequestEnds
@@ -58,7 +59,6 @@ from kvmesh.app.views.tenant_view import TenantStatus
 from kvmesh.app.views.worker_figures import REPLICA_CARE
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest, parse_rule
-from kvmesh.core.members.answer_check import Form
 from kvmesh.core.members.outcomes import UNKNOWN
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import configure_logging, get_logger
@@ -128,13 +128,8 @@ class MetaServer:
         )
         self._once = msgspec.structs.replace(self._options, max_deaths=0)
         self._streams = StreamKeep(settings.upstream.keep_stream_bytes)
-        self._by_path = {
-            path: msgspec.structs.replace(
-                self._options, form=cast("Form", endpoint.kind), keep=self._streams
-            )
-            for path, endpoint in ENDPOINTS.items()
-            if endpoint.prompt is not None and self._streams.most
-        }
+        keep = self._streams if self._streams.most else None
+        self._by_path = by_path(msgspec.structs.replace(self._options, keep=keep))
         self._care = FailureCare(
             "replica",
             self.meta.table.membership,

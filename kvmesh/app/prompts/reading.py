@@ -179,10 +179,7 @@ class Reader:
         """
         began = time.perf_counter()
         asked = exchange.request
-        if (
-            len(asked.body) > self._prompts.tokenizer.inline_characters
-            or asked.items > INLINE_ITEMS
-        ):
+        if self._is_long(asked):
             exchange.scope.start(self._read_in_thread(exchange, endpoint, then))
             return
         found, parsed, body = self._parse(asked, endpoint)
@@ -236,17 +233,9 @@ class Reader:
         endpoint = find_endpoint(asked.method, asked.path, passthrough=True)
 
         def make() -> RouteRequest:
-            parsed = read_request(asked, endpoint)
-            request = self.make(exchange, endpoint, parsed)
-            if ids is None:
-                return request
-            prompt = self._prompts.whole(ids, self._root(parsed, parsed.model or ""))
-            return msgspec.structs.replace(
-                request, hashes=prompt.hashes, prompt_tokens=prompt.tokens
-            )
+            return self.make(exchange, endpoint, read_request(asked, endpoint), ids=ids)
 
-        long = len(asked.body) > self._prompts.tokenizer.inline_characters
-        if not long and asked.items <= INLINE_ITEMS:
+        if not self._is_long(asked):
             then(make())
             return
 
@@ -258,11 +247,22 @@ class Reader:
 
         exchange.scope.start(read())
 
+    def _is_long(self, asked: Request) -> bool:
+        """Return whether a body is read in a thread."""
+        longest = self._prompts.tokenizer.inline_characters
+        return len(asked.body) > longest or asked.items > INLINE_ITEMS
+
     def make(
-        self, exchange: Incoming, endpoint: ApiEndpoint, parsed: Parsed, *, whole: bool = False
+        self,
+        exchange: Incoming,
+        endpoint: ApiEndpoint,
+        parsed: Parsed,
+        *,
+        whole: bool = False,
+        ids: bytes | None = None,
     ) -> RouteRequest:
         """Return what to route: tokenised, hashed as far as asked later, with its wishes. `whole`
-        tokenises a prompt that nothing looks at, too.
+        tokenises a prompt that nothing looks at, too; `ids` are the prompt in place of the body's.
 
         May run in a thread: touches nothing but its arguments and the tokenizer.
         Raises `RequestError`.
@@ -274,8 +274,11 @@ class Reader:
         wishes = self._wishes.read(request, parsed)
         unseen = self.uses_caches is not None and not whole and not self.uses_caches(wishes.mode)
         try:
-            read = self._prompts.read_unseen if unseen else self._prompts.read
-            prompt = read(request, endpoint, parsed, root)
+            if ids is None:
+                read = self._prompts.read_unseen if unseen else self._prompts.read
+                prompt = read(request, endpoint, parsed, root)
+            else:
+                prompt = self._prompts.whole(ids, root)
         except RecursionError:
             raise RequestError("the body is nested too deeply to be read: flatten it") from None
         output = wishes.output_tokens

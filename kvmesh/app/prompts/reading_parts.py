@@ -1,7 +1,7 @@
 """Parts of a request that is read: where it may go, whose turn it is, and until when."""
 
 from math import inf
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -10,8 +10,10 @@ from kvmesh.app.prompts.turn_names import TurnNames
 from kvmesh.bounds import UNREADABLE, MaybeName
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.chat.inference import Parsed
+from kvmesh.core.members.answer_check import Form
 from kvmesh.core.programs.turn import Turn
 from kvmesh.transport.http.forward.plan import ForwardOptions
+from kvmesh.transport.http.openai import ENDPOINTS
 
 _HELD_SHARE: Final = 0.5
 """A request is held for this share of the time that its client waits at most; the rest is left for
@@ -34,6 +36,15 @@ def stored_answer(parsed: Parsed) -> str:
         return msgspec.json.decode(parsed.previous_response_id, type=MaybeName)
     except UNREADABLE:
         return ""
+
+
+def by_path(options: ForwardOptions) -> dict[str, ForwardOptions]:
+    """Return how requests are forwarded that have a prompt, by their path: with the API's form."""
+    return {
+        path: msgspec.structs.replace(options, form=cast("Form", endpoint.kind))
+        for path, endpoint in ENDPOINTS.items()
+        if endpoint.prompt is not None
+    }
 
 
 def within_patience(options: ForwardOptions, timeout_s: float | None) -> ForwardOptions:

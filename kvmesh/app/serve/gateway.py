@@ -1,6 +1,6 @@
 """A router's front door: every request under /v1/ is tokenised, decided, forwarded."""
 
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -10,7 +10,7 @@ from kvmesh.app.front.models_page import ModelsPage
 from kvmesh.app.front.viewers import RedactedPlan, Viewers
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.reading import Readable, Reader
-from kvmesh.app.prompts.reading_parts import within_patience
+from kvmesh.app.prompts.reading_parts import by_path, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import FetchingRequest
@@ -25,7 +25,6 @@ from kvmesh.core.dispatch.dispatched import Dispatched, at_once
 from kvmesh.core.dispatch.placing import Placer
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.insight.explain import choice_for, view_decision
-from kvmesh.core.members.answer_check import Form
 from kvmesh.core.programs.standing import outlook
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.split.forms import why_whole
@@ -84,11 +83,7 @@ class Gateway(Generic[E]):
         self._reader = reader
         self._pool = splits.pool
         self._forward = forward
-        self._options = {
-            path: msgspec.structs.replace(options, form=cast("Form", endpoint.kind))
-            for path, endpoint in ENDPOINTS.items()
-            if endpoint.prompt is not None
-        }
+        self._options = by_path(options)
         self._others = options
         self._once = msgspec.structs.replace(
             options, retry_statuses=options.retry_statuses & UNREAD, max_deaths=0

@@ -178,16 +178,13 @@ class RoutedRequest:
         Not for a prompt that failed at two workers that serve others, nor beyond its client's
         patience or the budget of retries; one that never left this router costs nothing.
         """
-        context = self._context
-        context.counters.attempts_failed += 1
-        placed = self._one.placed
+        context, placed = self._context, self._one.placed
         if placed is None:
+            context.counters.attempts_failed += 1
             return True
         context.hangs.waiting.pop(self, None)
         self._lost = failure.lost
-        attempt = self._blame_for(failure)
-        self._failed |= {placed.record.worker}
-        context.decisions.attempt_failed(placed.record, failure.message)
+        attempt = self._note_failed(placed, failure, failure.message)
         now = context.clock()
         if attempt.verdict is Verdict.PROMPT or self._left_s(now) <= 0.0:
             return False
@@ -204,9 +201,7 @@ class RoutedRequest:
         placed = self._one.placed
         if placed is not None and self._open:
             self._ended_by = failure
-            self._context.counters.attempts_failed += 1
-            self._blame_for(failure)
-            self._context.decisions.attempt_failed(placed.record, failure.message)
+            self._note_failed(placed, failure, failure.message)
 
     def go_on(self, failure: UpstreamFailure, going: Going) -> bool:
         """Release the worker that was lost in the middle of its answer, and have another chosen for
@@ -219,23 +214,31 @@ class RoutedRequest:
         context, placed = self._context, self._one.placed
         if placed is None or not self._open:
             return False
-        left = failure.kind == "left"
+        left, why = failure.kind == "left", f"{failure.message}, behind token {going.passed}"
         if left:
             self._release(UNKNOWN)
+            self._leave_out(placed, why)
         else:
             self._lost = True
-            context.counters.attempts_failed += 1
-            self._blame_for(failure)
-        self._failed |= {placed.record.worker}
-        context.decisions.attempt_failed(
-            placed.record, f"{failure.message}, behind token {going.passed}"
-        )
+            self._note_failed(placed, failure, why)
         now = context.clock()
         if not (left or context.budget.take_for(placed.record.tenant, now)):
             return False
         self._going = StreamTurn(self._one, going, now, self.forwarding.proceed)
         context.again.read(going.exchange, going.tokens, self._going.take)
         return True
+
+    def _note_failed(self, placed: Placed, failure: UpstreamFailure, why: str) -> Attempt:
+        """Count, blame and leave out the worker that failed; return what its attempt shows."""
+        self._context.counters.attempts_failed += 1
+        attempt = self._blame_for(failure)
+        self._leave_out(placed, why)
+        return attempt
+
+    def _leave_out(self, placed: Placed, why: str) -> None:
+        """Have no other attempt go to this worker."""
+        self._failed |= {placed.record.worker}
+        self._context.decisions.attempt_failed(placed.record, why)
 
     def _blame_for(self, failure: UpstreamFailure) -> Attempt:
         """Release the worker and return what the failure shows, with the verdict on it."""

@@ -18,19 +18,11 @@ from kvmesh.core.chat.splice import (
     end_of,
     finish_of,
 )
-from kvmesh.core.chat.stream_form import StreamForm
+from kvmesh.core.chat.stream_form import SAME, StreamForm
 
 Way = Literal["ids", "again", "none"]
 
 COMPLETIONS: Final = b"/v1/completions"
-_SAMPLING: Final = (
-    *("model", "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty"),
-    *("logit_bias", "bad_words", "allowed_token_ids", "stop_token_ids", "ignore_eos"),
-    *("min_tokens", "skip_special_tokens", "spaces_between_special_tokens", "user", "priority"),
-    *("cache_salt", "stream_options", "kvmesh", "prompt_cache_key", "request_id"),
-)
-"""Fields of a chat that mean the same in a completion."""
-
 _LIMITS: Final = ("max_completion_tokens", "max_tokens")
 _COMPLETION_LIMIT: Final = 16
 """What a completion has that names no limit."""
@@ -88,7 +80,7 @@ def go_on(body: bytes, kind: str, form: StreamForm, seen: Seen) -> Continuation 
     if way == "again":
         return Continuation(TextSplice(seen))
     tokens = kept.prompt_ids + kept.token_ids
-    sent: JsonObject = {name: fields[name] for name in _SAMPLING if name in fields}
+    sent: JsonObject = {name: fields[name] for name in SAME if name in fields}
     least = fields.get("min_tokens")
     if isinstance(least, int):
         sent["min_tokens"] = max(0, least - past)

@@ -5,7 +5,7 @@ is passed twice, and nothing that does not follow: where the same answer was to 
 does not, the splice says so (`DivergedError`).
 """
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
 from typing import Final, Protocol
 
 import msgspec
@@ -28,7 +28,6 @@ _NAMES: Final = ("id", "created", "model")
 _events: Final = msgspec.json.Decoder(JsonObject)
 _raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _raws: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-_text: Final = msgspec.json.Decoder(str)
 
 
 class DivergedError(KvMeshError):
@@ -62,8 +61,8 @@ class Splice(Protocol):
         ...
 
 
-class _Spliced:
-    """What both ways share: the first engine's names, and usage."""
+class _Spliced(ABC):
+    """What both ways share: the first engine's names, and events one by one."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
@@ -76,18 +75,25 @@ class _Spliced:
         kept = self._seen.kept
         return len(kept.prompt_ids) // 4, len(kept.token_ids) // 4
 
+    def feed(self, events: bytes) -> bytes:
+        """Return what to pass on of whole events; what is no data passes as it is. Raises
+        `DivergedError`.
+        """
+        passed: list[bytes] = []
+        for block in events.split(_END):
+            if block.startswith(_DATA) and not block.endswith(_DONE):
+                passed.append(self._take(block[len(_DATA) :]))
+            elif block:
+                passed.append(block + _END)
+        return b"".join(passed)
+
+    @abstractmethod
+    def _take(self, data: bytes) -> bytes:
+        """Return what to pass on of one event's data."""
+
     def _named(self, event: JsonObject) -> JsonObject:
         """Return an event with the names that the client knows."""
         return {name: self._names.get(name, value) for name, value in event.items()}
-
-
-def _feed(events: bytes, take: Callable[[bytes], bytes]) -> Iterator[bytes]:
-    """Yield what `take` makes of each event's data; what is no data is passed as it is."""
-    for block in events.split(_END):
-        if block.startswith(_DATA) and not block.endswith(_DONE):
-            yield take(block[len(_DATA) :])
-        elif block:
-            yield block + _END
 
 
 class TokenSplice(_Spliced):
@@ -99,10 +105,6 @@ class TokenSplice(_Spliced):
         super().__init__(seen)
         self._chat = kind == "chat"
         self._with_ids = with_ids
-
-    def feed(self, events: bytes) -> bytes:
-        """Return what to pass on of whole events. Raises `DivergedError` for what is none."""
-        return b"".join(_feed(events, self._take))
 
     def seen(self, kept: Kept) -> Seen:
         """Return what the client has by now."""
@@ -193,10 +195,6 @@ class TextSplice(_Spliced):
         self._arguments = _Skipped(kept.arguments)
         self._calls = 0
         self._opened = not seen.opening
-
-    def feed(self, events: bytes) -> bytes:
-        """Return what to pass on of whole events. Raises `DivergedError`."""
-        return b"".join(_feed(events, self._take))
 
     def seen(self, kept: Kept) -> Seen:
         """Return what the client has by now: nothing new until all of it has come again."""

@@ -45,21 +45,29 @@ SAMPLED: Final = StreamForm("continued", by_ids=True)
 REPEATED: Final = StreamForm("exact", again=True)
 
 
+SAME: Final = (
+    *("model", "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty"),
+    *("logit_bias", "bad_words", "allowed_token_ids", "stop_token_ids", "ignore_eos"),
+    *("min_tokens", "skip_special_tokens", "spaces_between_special_tokens", "user", "priority"),
+    *("cache_salt", "stream_options", "kvmesh", "prompt_cache_key", "request_id"),
+)
+"""Fields that mean the same in a chat and in the completion that goes on with it: how tokens are
+drawn, and what is for others than the engine.
+"""
+
 _PLAIN: Final = frozenset(
     {
-        *("model", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens"),
-        *("temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty", "logit_bias"),
-        *("bad_words", "allowed_token_ids", "stop_token_ids", "ignore_eos", "min_tokens"),
-        *("include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens"),
-        *("truncate_prompt_tokens", "add_special_tokens", "chat_template", "chat_template_kwargs"),
-        *("documents", "reasoning_effort", "add_generation_prompt", "continue_final_message"),
-        *("parallel_tool_calls", "tool_choice", "request_id", "prompt_cache_key", "cache_salt"),
-        *("safety_identifier", "service_tier", "user", "metadata", "store", "priority"),
-        *("return_token_ids", "kvmesh", "prompt", "n", "best_of"),
+        *SAME,
+        *("messages", "stream", "max_tokens", "max_completion_tokens", "prompt", "n", "best_of"),
+        *("include_stop_str_in_output", "truncate_prompt_tokens", "add_special_tokens"),
+        *("chat_template", "chat_template_kwargs", "documents", "reasoning_effort"),
+        *("add_generation_prompt", "continue_final_message", "parallel_tool_calls"),
+        *("tool_choice", "safety_identifier", "service_tier", "metadata", "store"),
+        "return_token_ids",
     }
 )
-"""What may stand in a body that is continued by ids: it says how tokens are drawn, is spent once
-the prompt is rendered, or is for others than the engine.
+"""What may stand in a body that is continued by ids: besides these what is asked anew, is spent
+once the prompt is rendered, or says nothing to an engine.
 """
 
 _USUAL: Final = _PLAIN - {"n", "best_of", "prompt"}

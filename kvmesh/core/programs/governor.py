@@ -208,7 +208,7 @@ class Governor:
         agent.worker = worker
         agent.phase, agent.since_s = "running", now
         agent.seated = self._seats.take(agent, inf)
-        self._tell(agent, now)
+        self._mark_changed(agent, now)
 
     def ended(self, turn: Turn, end: TurnEnd, now: float) -> None:
         """Note that a turn that was `chosen` is over."""
@@ -234,7 +234,7 @@ class Governor:
             agent.paced = not end.served
             agent.phase, agent.since_s = "ended" if turn.final else "paused", now
             agent.seated = self._keep(agent)
-        self._tell(agent, now)
+        self._mark_changed(agent, now)
 
     def cancel(self, request_id: str) -> bool:
         """Forget a held turn whose client left; False when it is not held here."""
@@ -571,9 +571,9 @@ class Governor:
     def _publish(self, agent: Agent, now: float) -> None:
         seat = self._seats.find(agent.key)
         agent.seated = seat is not None and seat.worker == agent.worker
-        self._tell(agent, now)
+        self._mark_changed(agent, now)
 
-    def _tell(self, agent: Agent, now: float) -> None:
+    def _mark_changed(self, agent: Agent, now: float) -> None:
         """Have the siblings hear of an agent that changed."""
         agent.revision += 1
         if self._elsewhere:

@@ -6,7 +6,6 @@ from kvmesh._native import EventStream
 from kvmesh.core.chat.splice import DivergedError
 from kvmesh.core.engines.event_stream import new_event_stream
 from kvmesh.core.engines.sse import Usage
-from kvmesh.core.members.answer_check import AnswerCheck
 from kvmesh.transport.http.forward.plan import GROW_TOKENS, ForwardPlan, Target, Wait
 from kvmesh.transport.http.forward.resume import Resumption, begin_of
 from kvmesh.transport.http.server.exchange import Exchange
@@ -75,7 +74,6 @@ class ContinuedStream:
         self._resumption = resumption
         self._stream = new_event_stream()
         self._target: Target | None = None
-        self._check: AnswerCheck | None = None
         self._failure: UpstreamFailure | None = None
         self._silent = True
 
@@ -115,7 +113,6 @@ class ContinuedStream:
     def on_head(self, head: ResponseHead) -> None:
         """Take the head, which the client has from the first upstream, unless it is no stream's."""
         if head.status == _OK and head.events:
-            self._check = None if self._target is None else self._target.check
             self._owner.plan.on_head(head.status)
             return
         origin, target = self._origin, self._target

@@ -206,7 +206,7 @@ class Forward:
     def fail_attempt(self, failure: UpstreamFailure) -> None:
         """Give the present attempt up unless its answer has begun: it cannot succeed any more."""
         if self._call is not None and not self._answering:
-            self._cancel()
+            self.cancel()
             self.on_failure(failure)
         elif self._continued is not None:
             self._continued.fail_attempt(failure)
@@ -238,7 +238,7 @@ class Forward:
         if status in self._options.retry_statuses and self._leave(head):
             return
         if resumption is not None and resumption.unasked(status, self._target.origin):
-            self._cancel()
+            self.cancel()
             self._take(self._target)
             return
         if status in _REDIRECTS:
@@ -268,9 +268,7 @@ class Forward:
                 self._pool.wheel.discard(clock)
                 self._clock = None
         added = self._plan.on_head(status)
-        if self._unnamed:
-            exchange.rename(head.request_id)
-            self._unnamed = False  # what goes on with it has its name
+        self._adopt_id(head)
         if self.scope.trace is not None:
             self.scope.trace.answered(added)
         if exchange.started:
@@ -286,6 +284,12 @@ class Forward:
         stream = self._stream
         if stream is not None and self._call is not None and exchange.chunked:
             self.on_chunk = stream.take, exchange.channel.transport.write
+
+    def _adopt_id(self, head: ResponseHead) -> None:
+        """Call a request that its client gave no id what its upstream does."""
+        if self._unnamed:
+            self._exchange.rename(head.request_id)
+            self._unnamed = False  # what goes on with it has its name
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece on, in an event stream up to the end of its last whole event."""
@@ -339,7 +343,7 @@ class Forward:
             return False
         if before:
             self._exchange.write(before)
-        self._cancel()
+        self.cancel()
         self.on_chunk = None
         self._failure = failure
         if isinstance(going, bytes):
@@ -360,14 +364,6 @@ class Forward:
     def exchange(self) -> Exchange:
         """Return what is answered."""
         return self._exchange
-
-    def send(self, target: Target, sink: UpstreamSink) -> None:
-        """Send what goes on with the stream."""
-        self._send(target, sink)
-
-    def cancel(self) -> None:
-        """Give the present upstream up."""
-        self._cancel()
 
     def is_poison(self, failure: UpstreamFailure) -> bool:
         """Take that an upstream was lost in its answer; return whether this very request ends
@@ -458,8 +454,7 @@ class Forward:
         self._answering = True
         exchange.request.release_body()
         added = self._plan.on_head(head.status)
-        if self._unnamed:
-            exchange.rename(head.request_id)
+        self._adopt_id(head)
         if self.scope.trace is not None:
             self.scope.trace.answered(added)
         self._whole = body if self._options.reads_usage and not judged else None
@@ -562,7 +557,7 @@ class Forward:
         if sickness in DOUBTFUL:
             self._suspected = True
             return False
-        self._cancel()
+        self.cancel()
         self._failure = failure
         self._give_up()
         return True
@@ -649,7 +644,7 @@ class Forward:
 
     def expire(self) -> None:
         """Give up: the exchange has taken too long."""
-        self._cancel()
+        self.cancel()
         problem = Problem(504, f"not done in {self._options.deadline_s:g} s", "deadline")
         self._failure = None  # it was no upstream's doing
         if self._answering:
@@ -672,9 +667,9 @@ class Forward:
             elif target is not Wait.WAIT:
                 self._answer(target, "refused")
             return
-        self._send(target, self)
+        self.send(target, self)
 
-    def _send(self, target: Target, sink: UpstreamSink) -> None:
+    def send(self, target: Target, sink: UpstreamSink) -> None:
         """Send the request, or what goes on with its stream, to `target`."""
         request = self._exchange.request
         self._attempts += 1
@@ -760,7 +755,7 @@ class Forward:
         target = self._plan.next_target()
         if target is None:
             return False
-        self._cancel()
+        self.cancel()
         self._failure = failure
         self._take(target)
         return True
@@ -768,7 +763,7 @@ class Forward:
     def _refuse_redirect(self, head: ResponseHead) -> None:
         """Answer in place of a redirect: where it leads is inside, and the engine's to say."""
         added = tuple(self._plan.on_head(head.status))
-        self._cancel()
+        self.cancel()
         text = (
             f"{self._target.worker or 'upstream'} answered {head.status}, a redirect, which is "
             "neither followed nor passed on: send to the path that it serves, perhaps without a "
@@ -831,7 +826,8 @@ class Forward:
         else:
             self._exchange.abort()
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """Give the present upstream up."""
         call, self._call = self._call, None
         self._drop()
         if call is not None:
@@ -855,7 +851,7 @@ class Forward:
         del self._plan  # a cycle: the plan knows the forwarding
         try:
             if self._call is not None:
-                self._cancel()
+                self.cancel()
             self._clock = None  # a cycle, too
         finally:
             try:
