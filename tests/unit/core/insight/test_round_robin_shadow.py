@@ -12,14 +12,6 @@ def prompt(blocks: int, seed: int = 0) -> list[int]:
     return sequence_hashes([seed, *range(1, 16 * blocks)], 16)
 
 
-def test_a_prompt_is_found_again_only_when_its_worker_has_its_turn() -> None:
-    shadow = RoundRobinShadow(SHADOW_ENTRIES)
-
-    found = [shadow.route(prompt(64), 3, 1000) for _ in range(6)]
-
-    assert found == [0, 0, 0, 64, 64, 64]
-
-
 def test_many_large_caches_are_watched_more_coarsely() -> None:
     shadow = RoundRobinShadow(1000)
 
