@@ -7,10 +7,8 @@ from kvmesh.core.blocks.hashing import pack_tokens
 from kvmesh.core.chat.inference import InferenceRequest, decode_request
 from kvmesh.core.chat.prompt_form import (
     PLAIN,
-    REASONS,
     PromptForm,
     any_form,
-    in_words,
     keep_tokens,
     whole_number,
 )
@@ -57,11 +55,6 @@ def test_numbers_beyond_bounds_are_none(raw: bytes, number: int | None) -> None:
     assert whole_number(msgspec.Raw(raw)) == number
 
 
-def test_each_reason_has_its_words() -> None:
-    assert in_words("") == ""
-    assert all(in_words(reason) == f"{reason}: {REASONS[reason]}" for reason in REASONS)
-
-
 @given(
     st.lists(st.integers(0, 99), max_size=12),
     st.integers(0, 14),
@@ -84,9 +77,3 @@ def test_tokens_are_kept_as_slices_keep_them(
         inner = inner[len(inner) - most :] if keeps_end else inner[:most]
         expected = inner if exactly else [*head, *inner, *tail]
     assert kept == bytes(pack_tokens(expected))
-
-
-def test_code_points_are_tokens_too() -> None:
-    assert keep_tokens("abcdef", (b"", b""), PromptForm(keep=2)) == "ef"
-    assert keep_tokens("abcdef", (b"", b""), PromptForm(keep=2, keeps_end=False)) == "ab"
-    assert keep_tokens("abcdef", (b"", b""), PLAIN) == "abcdef"

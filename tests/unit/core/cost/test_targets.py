@@ -5,15 +5,8 @@ from kvmesh.core.cost.targets import (
     TargetDefaults,
     Targets,
     parse_default_targets,
-    targets_of,
 )
 from kvmesh.errors import ConfigError
-
-
-def test_zero_is_no_target() -> None:
-    assert targets_of(0.0, None) is None
-    assert targets_of(None, 0.0) is None
-    assert targets_of(5.0, 0.0) == Targets(5.0, None)
 
 
 def test_a_tenant_has_its_own_targets_and_the_others_those_of_all() -> None:

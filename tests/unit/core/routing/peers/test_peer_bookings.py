@@ -106,15 +106,6 @@ def test_a_restarted_peer_takes_its_bookings_along() -> None:
     assert hints.ids() == ["new"]
 
 
-def test_a_dead_peer_takes_its_bookings_along() -> None:
-    hints = GatewayMessage()
-    hints.receive(1, placed("q"))
-
-    hints.peers.remove("p")
-
-    assert hints.ids() == []
-
-
 def test_a_peer_cannot_change_what_others_booked() -> None:
     hints = GatewayMessage()
     hints.sequences.add("mine", W, Demand(40, 40), 0.0)
@@ -132,16 +123,6 @@ def test_a_living_peer_renews_its_leases() -> None:
 
     assert hints.sequences.expire(15.0) == []
     assert len(hints.sequences.expire(20.0)) == 1
-
-
-def test_how_a_peers_request_ended_counts_as_if_it_had_been_ours() -> None:
-    hints = GatewayMessage()
-    hints.scheduler.workers.membership.add(W, 0.0)
-    hints.receive(1, placed("q"), Ended("q", Verdict.WORKER, "cut", 0.5), placed("s"), Ended("s"))
-
-    health = hints.scheduler.workers.membership.health
-    assert health.recent(W) == (1, 2)
-    assert hints.scheduler.workers.state(W).failure_share > 0.0
 
 
 @pytest.mark.parametrize(
