@@ -468,3 +468,17 @@ def test_cached_blocks_are_not_reported_as_used() -> None:
 
     assert driver.heartbeat().load == WorkerLoad(running_requests=1, used_blocks=0, total_blocks=8)
     assert driver.heartbeat().reading == 1
+
+
+@pytest.mark.parametrize("on_bus", [False, True])
+def test_a_replica_that_misses_everything_gets_a_dump(on_bus: bool) -> None:
+    driver = Driver()
+    driver.tell(payload(store(11, 12, tokens=TOKENS[:8])))
+    driver.tell(Tick("flush"))
+    asked = Resync(W, 5, 0, "r1")
+
+    driver.tell(BusMessage("kvmesh.ctl.code.w", encode(asked)) if on_bus else asked)
+
+    assert driver.batches()[-1] == Batch(1, 5, 3, [Cleared(), stored(ROOT, H1, H2)])
+    assert driver.publisher.statistics().resyncs == 1
+    assert driver.publisher.publish_seconds().cumulative()[-1][1] == len(driver.appends)

@@ -7,6 +7,7 @@ from kvmesh.core.admission.access import (
     ROLES,
     Role,
     check_role,
+    forwarded_roles,
     role_for,
     tenant_of,
 )
@@ -59,3 +60,9 @@ def test_a_tenant_is_told_once() -> None:
     assert tenant_of(headers, b"none") == ""
     with pytest.raises(RequestError, match="2 headers tenant"):
         tenant_of([*headers, (b"tenant", b"b")], b"tenant")
+
+
+def test_roles_that_are_told_only_take_away() -> None:
+    assert forwarded_roles(b"view infer") == ("infer", "view")
+    assert forwarded_roles(b"operate,view", ("infer", "view")) == ("view",)
+    assert forwarded_roles(b"root OPERATE \xff") == ()

@@ -172,3 +172,9 @@ def test_tokens_are_let_go_when_all_is_hashed() -> None:
 
     assert len(whole) == 10
     assert list(hashes.upto(10)) == whole
+
+
+def test_ids_that_are_not_kept_are_none_behind_a_block() -> None:
+    hashes = BlockHashes.of([1, 2], 16)
+
+    assert hashes.behind(1, 4) is None

@@ -364,3 +364,15 @@ def test_any_number_of_models_may_be_asked_for() -> None:
     ]
 
     assert set(found) == {"code"}, "it names no models, so it may have any"
+
+
+def test_a_request_stays_in_its_bucket_while_that_has_usable_replicas() -> None:
+    table = make_table("chat/a1", "chat/a2", "code/b1")
+
+    first = table.route(ANY, 0.0)
+    second = table.route(ANY, 0.0, tried=[first.replica.name], last=first)
+    third = table.route(ANY, 0.0, tried=["a1", "a2"], last=second)
+
+    assert [one.replica.name for one in (first, second, third)] == ["a1", "a2", "b1"]
+    with pytest.raises(NoWorkerError, match="bucket 'code' has no usable replica: 1 of 1: tried"):
+        table.route(ANY, 0.0, tried=["a1", "a2", "b1"], last=third)

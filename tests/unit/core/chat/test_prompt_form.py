@@ -77,3 +77,9 @@ def test_tokens_are_kept_as_slices_keep_them(
         inner = inner[len(inner) - most :] if keeps_end else inner[:most]
         expected = inner if exactly else [*head, *inner, *tail]
     assert kept == bytes(pack_tokens(expected))
+
+
+def test_code_points_are_tokens_too() -> None:
+    assert keep_tokens("abcdef", (b"", b""), PromptForm(keep=2)) == "ef"
+    assert keep_tokens("abcdef", (b"", b""), PromptForm(keep=2, keeps_end=False)) == "ab"
+    assert keep_tokens("abcdef", (b"", b""), PLAIN) == "abcdef"

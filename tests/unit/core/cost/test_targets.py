@@ -5,6 +5,7 @@ from kvmesh.core.cost.targets import (
     TargetDefaults,
     Targets,
     parse_default_targets,
+    targets_of,
 )
 from kvmesh.errors import ConfigError
 
@@ -64,3 +65,9 @@ def test_a_tenants_targets_are_read() -> None:
 def test_targets_that_cannot_be_read_are_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_default_targets(text)
+
+
+def test_zero_is_no_target() -> None:
+    assert targets_of(0.0, None) is None
+    assert targets_of(None, 0.0) is None
+    assert targets_of(5.0, 0.0) == Targets(5.0, None)

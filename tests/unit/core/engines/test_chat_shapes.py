@@ -140,3 +140,11 @@ def test_of_a_text_shapes_see_only_blanks_and_their_marks(engine: EngineKind, ro
     for mark in engine_of(engine).chat_marks:
         marked = {"messages": [{"role": "system", "content": f"{mark}: 1\nBe kind"}, USER]}
         assert mark not in render(marked, engine, template)
+
+
+def test_transformers_passes_tools_and_reasoning_on_as_they_came() -> None:
+    template = "{{ tools | tojson }}{% for m in messages %}{{ m.thinking }}{% endfor %}"
+    message = {"role": "assistant", "content": "x", "reasoning": "R"}
+    body = {"messages": [message], "tools": [{"function": {"name": "f"}, "b": 1}]}
+
+    assert render(body, "transformers", template) == '[{"function": {"name": "f"}, "b": 1}]R'

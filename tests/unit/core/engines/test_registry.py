@@ -73,3 +73,7 @@ def test_an_answer_nested_too_deeply_tells_nothing(name: str) -> None:
     for way in engine.connectors:
         assert way.answers is None or way.answers(deep) is None
         assert way.engine_ids is None or way.engine_ids(deep) == {}
+
+
+def test_a_rank_is_named_in_a_header() -> None:
+    assert engine_of("").rank_headers(3) == ((b"x-data-parallel-rank", b"3"),)

@@ -11,7 +11,9 @@ from kvmesh.core.insight.traffic import (
     Sketch,
     TrafficSecond,
     merge_seconds,
+    share_of,
     sketch_quantile,
+    sum_seconds,
 )
 from tests.reference.insight.totals import sketch_add
 
@@ -64,3 +66,20 @@ def test_replicas_seconds_are_summed() -> None:
     assert third.ttft == third.round_robin_ttft
     assert (fourth.second, fourth.refused) == (4, 1)
     assert (one.finished, one.ttft) == (1, {7: 1})
+
+
+def test_a_sketch_of_nothing_has_no_quantile_and_zero_is_tiny() -> None:
+    assert sketch_quantile({}, 0.5) is None
+    assert sketch_quantile(sketch_of([0.0]), 0.5) == pytest.approx(0.01, rel=0.05)
+
+
+def test_all_seconds_are_summed_as_second_0() -> None:
+    total = sum_seconds([TrafficSecond(3, finished=1), TrafficSecond(4, finished=2)])
+
+    assert (total.second, total.finished) == (0, 3)
+    assert sum_seconds(()) == TrafficSecond(0)
+
+
+def test_there_is_no_share_of_nothing() -> None:
+    assert share_of(1, 4) == 0.25
+    assert share_of(0, 0) is None

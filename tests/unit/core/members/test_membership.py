@@ -2,6 +2,11 @@ from kvmesh.core.members.health import EJECT_STREAK
 from kvmesh.core.members.membership import Change, ChangeKind, Membership
 from kvmesh.core.members.outcomes import SERVED, failed_attempt, status_attempt
 
+
+def kinds(*changes: Change | None) -> list[ChangeKind | None]:
+    return [change.kind if change else None for change in changes]
+
+
 CUT = failed_attempt("cut")
 ERROR = status_attempt(500)
 
@@ -134,3 +139,15 @@ def test_a_screened_member_gets_nothing_whatever_it_says_until_the_screen_lets_i
     assert "a" not in members.usable(0.0)
     members.screen_anew()
     assert "a" in members.usable(0.0)
+
+
+def test_a_suspect_is_in_again_with_its_answer() -> None:
+    members = make_members()
+    members.health.asks = True
+
+    assert kinds(members.note("w1", CUT, 0.0)) == [ChangeKind.SUSPECTED]
+    assert members.usable(0.0) == ("w2",)
+    assert members.why_not("w1", 0.0) == "suspect, its last request failed (cut), being asked"
+
+    assert kinds(members.answered("w1", "ok", 0.01)) == [ChangeKind.RECOVERED]
+    assert members.usable(0.01) == ("w1", "w2")

@@ -188,3 +188,11 @@ def test_the_prefill_of_a_long_prompt_takes_its_time() -> None:
 
     assert not fleet.stalled(W, 10.0 + HANG_S + 20.0, Due(0.0, prefill_s=20.0))
     assert fleet.stalled(W, 10.1 + HANG_S + 20.0, Due(0.0, prefill_s=20.0))
+
+
+def test_an_engine_without_counters_is_never_judged() -> None:
+    fleet = Fleet()
+    fleet.read(W, busy(None), 0, 3000)
+
+    assert not fleet.stalled(W, 3000.0)
+    assert fleet.progress.moved_s(W) == 0.0

@@ -215,3 +215,12 @@ def test_whatever_is_found_is_a_prefix_and_nothing_is_left_behind(
         assert {value: mark.users for value, mark in held.marks.items()} == {
             value: used.count(value) for value in used
         }
+
+
+def test_short_prompts_are_nobodys() -> None:
+    known = chains()
+
+    assert known.learn(prompt((0, 3)), "", 0.0) is None
+    assert known.find(prompt((0, 3)), "", 0.0) is None
+    assert known.learn(prompt(), "", 0.0) is None
+    assert len(known) == 0

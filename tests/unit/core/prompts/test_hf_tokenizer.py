@@ -265,3 +265,13 @@ def test_a_lone_surrogate_in_a_part_is_the_clients_error() -> None:
 
     with pytest.raises(RequestError):
         tokenizer.encode_chat(of(parts("\ud800"), "x"))
+
+
+def test_ids_and_lengths_are_judged_by_the_backend() -> None:
+    tokenizer = make(Characters(), {})
+
+    tokenizer.check_ids([0, 999])
+    with pytest.raises(RequestError, match="token id 1000"):
+        tokenizer.check_ids([1000])
+    assert tokenizer.inline_characters >= 100
+    assert tokenizer.inline_characters < 101

@@ -121,3 +121,15 @@ def test_a_token_that_the_compiled_core_does_not_look_for_cuts_texts_as_any_othe
 
     assert encoder.asked == ["a", "<|s|>b é<|s|>", f"{other}c"]
     assert cache.encode("") == b""
+
+
+@each_cache
+def test_one_huge_entry_does_not_empty_the_cache(make: MakeCache) -> None:
+    cache = make(1000)
+    cache.put("small", b"1")
+
+    cache.put("huge", b"x" * 900)
+    cache.put("small", b"changed")
+
+    assert cache.get("huge") is None
+    assert cache.get("small") == b"1"

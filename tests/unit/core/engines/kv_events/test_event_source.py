@@ -300,3 +300,19 @@ def test_a_live_batch_that_is_the_next_ends_a_replay_that_nobody_answers() -> No
     assert source.on_live(0, payload(0), 0) == [Deliver(0, payload(0)), SourceCaughtUp(0)]
     assert source.on_time(2) == []
     assert source.on_live(1, payload(1), 3) == [Deliver(1, payload(1))]
+
+
+def test_a_hole_in_the_answer_is_asked_for_again_at_once() -> None:
+    source = caught_up()
+    source.on_live(9, payload(9), 0)
+    source.on_reply(2, 0, payload(0), 0)
+
+    assert source.on_reply(2, 4, payload(4), 0) == [AskReplay(3, 0)]
+    assert source.on_reply(2, 5, payload(5), 0) == []
+
+
+def test_after_a_reconnect_an_engine_with_fewer_batches_is_a_new_one() -> None:
+    source = caught_up(3)
+    source.on_reconnect(0)
+
+    assert source.on_reply(2, END_OF_REPLAY, b"", 0) == [Restarted(), AskReplay(3, 0)]

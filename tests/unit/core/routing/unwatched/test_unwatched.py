@@ -392,3 +392,13 @@ def test_what_nobody_tells_of_any_more_ends_as_the_others_do() -> None:
 
     assert first == [("early", "predicted")]
     assert ends_of(unwatched.check(1.5)) == [("late", "predicted")]
+
+
+def test_a_booking_whose_prefill_would_be_due_is_not_prefilled_when_it_is_gone() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1", due_s=0.5)
+
+    scheduler.finish("r1", 0.1)
+
+    assert unwatched.check(1.0) == [Over("r1", "gone")]
