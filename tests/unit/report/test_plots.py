@@ -30,10 +30,6 @@ def test_the_drawing_is_one_element_that_names_runs_and_panels() -> None:
         assert text in texts
 
 
-def test_the_same_report_draws_the_same_picture() -> None:
-    assert plots_as_svg(comparison()) == plots_as_svg(comparison())
-
-
 def test_a_run_without_successes_and_one_with_many_workers_are_drawn() -> None:
     many = [outcome(i, ttft_ms=5, cached=5, worker=f"w{i}") for i in range(20)]
 
