@@ -31,13 +31,13 @@ os.environ["XDG_RUNTIME_DIR"] = RUNTIME = tempfile.mkdtemp(prefix="kvmesh-tests-
 # No deadlines: these machines are shared, and a slow example is no bug.
 SLOW = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile(
-    "dev", deadline=None, suppress_health_check=SLOW, max_examples=50
+    "dev", deadline=None, suppress_health_check=SLOW, max_examples=30
 )
 hypothesis.settings.register_profile(
-    "ci", deadline=None, suppress_health_check=SLOW, max_examples=50, derandomize=True
+    "ci", deadline=None, suppress_health_check=SLOW, max_examples=30, derandomize=True
 )
 hypothesis.settings.register_profile(
-    "nightly", deadline=None, suppress_health_check=SLOW, max_examples=5000
+    "nightly", deadline=None, suppress_health_check=SLOW, max_examples=3000
 )
 hypothesis.settings.register_profile(
     "mutants",

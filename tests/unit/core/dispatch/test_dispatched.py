@@ -34,16 +34,6 @@ def test_what_was_placed_makes_its_request_when_it_is_needed(*, chooses: bool) -
     assert one.known_hashes is one.request.hashes
 
 
-def test_after_the_first_token_no_hashes_are_known() -> None:
-    dispatch = dispatch_to("w")
-    one = at_once(placed_by(dispatch), NO_WISHES, None)
-
-    assert dispatch.seen(one, 1, 1.5)
-
-    assert one.known_hashes is NO_HASHES
-    assert one.request.hashes is NO_HASHES
-
-
 def test_what_was_read_is_not_plain_and_lets_its_hashes_go() -> None:
     request = RouteRequest("q", BlockHashes.of([1, 2], 16), 40)
     one = as_read(request, b"q")

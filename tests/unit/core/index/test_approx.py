@@ -10,21 +10,6 @@ def prompt(depth: int, start: int = 0) -> BlockHashes:
     return BlockHashes(range(start, start + depth), 1)
 
 
-def test_a_routed_prompt_counts_as_cached() -> None:
-    index = new_approx()
-
-    index.record(A, prompt(300), 0.0)
-    index.record(B, PROMPT[:20], 1.0)
-    index.record(C, prompt(0), 1.0)
-
-    assert index.find_groups(prompt(400)) == [(300, (A,)), (20, (B,))]
-    assert index.find_matches(prompt(10)) == {A: 10, B: 10}
-    assert index.workers() == [A, B]
-    assert (index.blocks(A), index.blocks(C)) == (300, 0)
-    statistics = index.statistics()
-    assert (statistics.workers, statistics.blocks, statistics.entries) == (2, 300, 320)
-
-
 def test_an_entry_lives_for_its_ttl_and_little_longer() -> None:
     index = new_approx(ttl_s=120.0)
     index.record(A, prompt(300), 1000.3)

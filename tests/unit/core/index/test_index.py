@@ -16,20 +16,6 @@ def asked(hashes: list[int]) -> BlockHashes:
     return BlockHashes.of(hashes, 16)
 
 
-def test_workers_are_grouped_by_how_much_they_hold_deepest_first() -> None:
-    index = KvIndex()
-
-    for worker, depth in ((A, 300), (B, 7), (C, 300)):
-        assert index.apply(worker, stored(PROMPT[:depth])) == 0
-
-    assert index.find_groups(asked(PROMPT)) == [(300, (A, C)), (7, (B,))]
-    assert index.find_matches(asked(PROMPT)) == {A: 300, B: 7, C: 300}
-    assert index.find_groups(asked(PROMPT[:5])) == [(5, (A, B, C))]
-    assert index.find_groups(asked(PROMPT[1:])) == [(399 - 100, (A, C)), (6, (B,))]
-    assert index.find_groups(asked([])) == []
-    assert index.find_matches(asked([1, 2, 3])) == {}
-
-
 def test_a_store_behind_an_unknown_parent_is_a_gap() -> None:
     index = KvIndex()
 
@@ -66,21 +52,6 @@ def test_evictions_and_repetitions_leave_the_truth() -> None:
     index.apply(C, Removed(pack_hashes(PROMPT[:2])))
     index.apply(A, Removed(pack_hashes(PROMPT[:2]), tier=2))
     assert index.statistics().missing == 12
-
-
-def test_a_cleared_worker_stays_known_and_starts_anew() -> None:
-    index = KvIndex()
-    index.apply(A, stored(PROMPT[:10]))
-    index.apply(B, stored(PROMPT[:4]))
-
-    assert index.apply(A, Cleared()) == 0
-    assert index.apply(C, Cleared()) == 0
-
-    assert index.find_matches(asked(PROMPT)) == {B: 4}
-    assert index.workers() == [B, A]
-    assert index.blocks(A) == index.worker_digest(A) == 0
-    index.apply(A, stored(PROMPT[:2]))
-    assert index.find_matches(asked(PROMPT)) == {B: 4, A: 2}
 
 
 def test_a_removed_workers_memory_is_swept_in_slices() -> None:
@@ -128,21 +99,6 @@ def test_tiers_tell_what_is_held_there_or_nearer() -> None:
     assert index.worker_digest(A) == (sum(PROMPT[:4]) + 5 * sum(PROMPT[:9])) % 2**64
 
 
-def test_a_removal_concerns_the_tier_it_names_and_the_device_if_none() -> None:
-    index = KvIndex()
-    run = pack_hashes(PROMPT[:4])
-    for tier in (0, 1, 2):
-        index.store(A, ROOT, run, tier)
-
-    assert index.remove(A, run, 1) == 0
-    assert [index.blocks(A, tier) for tier in range(3)] == [4, 0, 4]
-    assert index.remove(A, run) == 0
-    assert [index.blocks(A, tier) for tier in range(3)] == [0, 0, 4]
-    assert index.find_matches(asked(PROMPT)) == {}
-    assert index.remove(A, run, 3) == 4
-    assert KvIndex().remove(A, run, 1) == 4
-
-
 def test_watchers_are_told_what_was_removed_from_the_device_and_of_whom() -> None:
     index = KvIndex()
     reported: list[tuple[WorkerId, bytes]] = []
@@ -166,32 +122,6 @@ def test_a_tier_nobody_knows_is_counted_and_ignored() -> None:
     assert index.apply(A, stored(PROMPT[:4], tier=-1)) == 0
 
     assert (index.workers(), index.statistics().unknown_tier) == ([], 8)
-
-
-def test_the_digest_forgets_history_and_names_everything_else() -> None:
-    first, second = KvIndex(), KvIndex()
-    assert first.digest() == 0
-    first.apply(A, stored(PROMPT[:4]))
-    first.apply(B, stored(PROMPT[:2]))
-    second.apply(C, stored(PROMPT[:9]))
-    second.apply(B, stored(PROMPT[:2]))
-    second.remove_worker(C)
-    second.apply(A, stored(PROMPT[:9]))
-    second.apply(A, Removed(pack_hashes(PROMPT[4:9])))
-
-    assert first.digest() == second.digest() != 0
-
-    second.apply(A, stored(PROMPT[:1], tier=1))
-    assert first.digest() != second.digest()
-    swapped = KvIndex()
-    swapped.apply(B, stored(PROMPT[:4]))
-    swapped.apply(A, stored(PROMPT[:2]))
-    assert first.digest() != swapped.digest()
-    other = KvIndex()
-    other.apply(A, stored([1]))
-    another = KvIndex()
-    another.apply(A, stored([2]))
-    assert another.digest() != other.digest()
 
 
 def test_a_memory_cap_evicts_what_was_not_matched_and_says_so() -> None:
@@ -278,16 +208,6 @@ def test_a_run_behind_a_held_block_makes_room_for_itself() -> None:
     assert not index.truncated(A)
 
 
-def test_a_run_longer_than_the_cap_is_cut() -> None:
-    index = KvIndex(max_blocks=100)
-
-    assert index.apply(A, stored(PROMPT)) == 0
-
-    assert index.find_matches(asked(PROMPT)) == {A: 50}
-    assert index.truncated(A)
-    assert index.statistics().evicted == 350
-
-
 def test_a_tier_made_late_has_nothing_old() -> None:
     index = KvIndex(max_blocks=16)
     index.apply(A, stored(PROMPT[:4]))
@@ -316,19 +236,6 @@ def test_evicted_memory_is_given_back_bit_by_bit() -> None:
     assert index.blocks(A) == index.statistics().blocks > 2048
 
 
-def test_cleaning_up_stops_when_its_budget_is_spent() -> None:
-    index = KvIndex(max_blocks=16)
-    assert index.sweep(1)
-    for first in (0, 10, 20):
-        index.apply(A, stored(PROMPT[first : first + 8]))
-
-    assert not index.sweep(10)
-    assert index.sweep(1000)
-    assert index.find_matches(asked(PROMPT[10:18])) == {A: 8}
-    assert not index.sweep(8)
-    assert index.sweep(1)
-
-
 def test_an_index_that_shrank_forgets_that_it_was_short_of_memory() -> None:
     index = KvIndex(max_blocks=16)
     index.apply(A, stored(PROMPT[:8]))
@@ -342,11 +249,6 @@ def test_an_index_that_shrank_forgets_that_it_was_short_of_memory() -> None:
     assert index.apply(B, stored([3], parent=2)) == 0
     assert index.find_matches(asked([1, 2, 3])) == {B: 3}
     assert (index.statistics().blocks, index.statistics().evicted) == (3, 0)
-
-
-def test_a_cap_smaller_than_any_prompt_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_blocks is 3"):
-        KvIndex(max_blocks=3)
 
 
 def test_a_frozen_view_can_be_given_up() -> None:

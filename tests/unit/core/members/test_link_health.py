@@ -98,14 +98,6 @@ def test_silence_counts_from_the_return_of_the_connection() -> None:
     assert is_deaf(link_health)
 
 
-def test_before_anybody_was_heard_nobody_is_missed() -> None:
-    link_health = LinkHealth(Membership())
-
-    link_health.check(100.0)
-
-    assert not is_deaf(link_health)
-
-
 def test_a_live_connection_that_hears_only_some_does_not_give_up_the_others() -> None:
     workers, routers = Membership(), Membership()
     link_health = LinkHealth(workers, routers)

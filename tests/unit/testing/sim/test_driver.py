@@ -103,18 +103,6 @@ def test_a_process_killed_while_frozen_hears_nothing_of_it() -> None:
     assert [life.messages() for life in lives] == [[Started()], [Started()]]
 
 
-def test_a_process_killed_by_what_it_missed_hears_no_more() -> None:
-    sim = Simulation(1)
-    process, [probe] = add_probe(sim)
-    sim.on_step.append(lambda killed, _, __: sim.kill(killed) if sim.now else None)
-    process.frozen_s = 2.0
-    for number in range(3):
-        sim.deliver(process, 1, "probe", Tick("n", number))
-    sim.run(3.0)
-
-    assert probe.messages() == [Started(), Tick("n", 0)]
-
-
 def test_a_crash_between_two_effects_loses_the_second() -> None:
     logged: list[str] = []
     for seed in range(40):
@@ -200,13 +188,3 @@ def test_mischief_strikes_until_the_storm_is_over_and_spares_the_immortal() -> N
 def test_an_effect_that_nothing_carries_is_a_bug() -> None:
     with pytest.raises(KeyError):
         add_probe(Simulation(1), answers=lambda _: [Publish("x", b"")])
-
-
-def test_one_seed_is_one_run() -> None:
-    def run(seed: int) -> int:
-        sim = Simulation(seed, SimFaults(until_s=5.0, crash=0.2))
-        add_probe(sim, answers=lambda _: [Wake(0.1, Tick())])
-        sim.run(6.0)
-        return sim.fingerprint
-
-    assert run(1) == run(1) != run(2)

@@ -4,7 +4,6 @@ import pytest
 
 from kvmesh.core.blocks.events import ROOT, Cleared, Event, Removed, Stored
 from kvmesh.core.blocks.hashing import (
-    extend_hash,
     pack_hashes,
     sequence_hashes,
     unpack_hashes,
@@ -76,26 +75,6 @@ def gone(*hashes: int, tier: int = 0) -> Removed:
 def hashes_of(event: Event) -> tuple[int, ...]:
     assert isinstance(event, Stored | Removed)
     return tuple(unpack_hashes(event.hashes))
-
-
-def test_engine_hashes_become_content_hashes_of_the_tokens() -> None:
-    assert Engine(4).apply(stored(11, 12)) == [held(ROOT, FIRST, SECOND)]
-
-
-def test_a_block_stored_twice_must_be_removed_twice() -> None:
-    engine = Engine(4)
-    engine.apply(stored(11, 12))
-
-    assert engine.apply(stored(12, parent=11, tokens=TOKENS[4:])) == []
-    assert engine.apply(EngineRemoved((12,))) == []
-    assert engine.apply(EngineRemoved((12,))) == [gone(SECOND)]
-
-
-def test_opaque_extras_change_their_block_and_all_after_it() -> None:
-    [reported] = Engine(4).apply(stored(11, 12, extras=(0, 5)))
-
-    second = sequence_hashes(TOKENS[4:], 4, extend_hash(FIRST, 5))[0]
-    assert reported == held(ROOT, FIRST, second)
 
 
 def test_one_engine_hash_may_stand_for_two_namespaces() -> None:

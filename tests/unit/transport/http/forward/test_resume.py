@@ -1,8 +1,6 @@
 import json
 from array import array
 
-import pytest
-
 from kvmesh.core.engines.sse import Usage
 from kvmesh.transport.http.forward.resume import (
     MOST_CONTINUED,
@@ -167,15 +165,6 @@ def test_what_lacks_its_end_alone_is_completed() -> None:
     assert resumption.cut(Asked(b""), stream_of(*events), LEFT, plan, poison=False) is None
     assert cut(resumption, *events, plan=plan) == DONE
     assert plan.lost == [RESET]
-
-
-@pytest.mark.parametrize("events", [(FIRST, DONE), (b"x" * (17 << 20),)], ids=["whole", "torn"])
-def test_what_is_whole_or_torn_does_not_go_on(events: tuple[bytes, ...]) -> None:
-    assert cut(asked(), *events) is None
-
-
-def test_an_error_is_no_end() -> None:
-    assert cut(asked(), FIRST, ERROR + DONE) is not None
 
 
 def test_where_an_event_begins() -> None:
