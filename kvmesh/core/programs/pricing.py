@@ -30,13 +30,14 @@ class Pace:
     """How soon turns of an agent follow each other when nothing delays them, learned.
 
     The time of an answer is its tokens at the best speed seen lately, so that a fleet that thrashes
-    seems no slower than it could be.
+    seems no slower than it could be: `token_s` a token.
     """
 
     def __init__(self) -> None:
         self._log_s = 0.0
         self._samples = 0
-        self._token_s = 0.0
+        self.token_s = _FIRST_GUESS_S
+        self._answers = 0
         self._prefill_ms: dict[WorkerId, float] = {}
 
     def answered(
@@ -52,13 +53,15 @@ class Pace:
         known[worker] = best_ms
         if tokens >= _LEAST_TOKENS and duration_s > 0.0:
             token_s = duration_s / tokens
-            slower = self._token_s * _FORGET
-            self._token_s = token_s if not slower or token_s < slower else slower
+            self.token_s = min(token_s, self.token_s * _FORGET) if self._answers else token_s
+            self._answers += 1
         return best_ms
 
-    def returned(self, tokens: int, pause_s: float) -> None:
-        """Learn that the next turn came so long after an answer of so many tokens."""
-        cycle_s = tokens * (self._token_s or _FIRST_GUESS_S) + pause_s
+    def returned(self, tokens: int, pause_s: float, token_s: float) -> None:
+        """Learn that the next turn came so long after an answer of so many tokens, when one took
+        `token_s` at best.
+        """
+        cycle_s = tokens * token_s + pause_s
         if not _LEAST_S < cycle_s < _MOST_S:
             cycle_s = _MOST_S if cycle_s >= _MOST_S else _LEAST_S
         self._samples = samples = self._samples + 1

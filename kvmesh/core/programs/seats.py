@@ -31,12 +31,13 @@ class Seat:
     `look_s` is when it is looked at next whether its time is over, `inf`: never.
     """
 
-    __slots__ = ("cache", "look_s", "tenant", "tokens", "until_s", "worker")
+    __slots__ = ("agent", "cache", "look_s", "tenant", "tokens", "until_s", "worker")
 
-    def __init__(self, worker: WorkerId, cache: _Cache, tokens: int, tenant: str) -> None:
+    def __init__(self, worker: WorkerId, cache: _Cache, tenant: str) -> None:
+        self.agent: Agent | None = None
         self.worker = worker
         self.cache = cache
-        self.tokens = tokens
+        self.tokens = 0
         self.tenant = tenant
         self.until_s = self.look_s = inf
 
@@ -71,10 +72,11 @@ class Seats:
             cache = self._caches.get(worker)
             if cache is None:
                 cache = self._caches[worker] = _Cache(self._capacity(worker))
-            seat = self._seats[key] = Seat(worker, cache, 0, tenant)
+            seat = self._seats[key] = Seat(worker, cache, tenant)
             self.tenants.setdefault(tenant, 0)
+        if seat.agent is not agent:
+            seat.agent = seat.cache.agents[key] = agent
         # Most turns are taken where the one before was.
-        seat.cache.agents[key] = agent
         seat.until_s = until_s
         if tokens != seat.tokens:
             self._count(seat, tokens - seat.tokens)
