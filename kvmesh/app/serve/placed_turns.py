@@ -25,7 +25,7 @@ def may_pass(context: RoutingContext, read: Readable, body: bytes, now: float) -
     Its prompt counts with the most that it may be. One that is short, and that nobody names, is
     nobody's turn.
     """
-    turns, (asked, wishes) = context.routing.turns, read
+    turns, asked, wishes = context.routing.turns, read.asked, read.wishes
     if not context.gate.follows or turns.governor is None:
         return True
     tokens = len(body) if asked.packed is None else len(asked.packed) // TOKEN_BYTES

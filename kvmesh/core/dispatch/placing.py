@@ -9,7 +9,7 @@ request made, which `Dispatch.decide` decides by the same core.
 
 from functools import partial
 from math import inf
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 
@@ -27,7 +27,7 @@ from kvmesh.core.routing.decision import RouteRequest
 _NOBODY: Final[tuple[WorkerState, ...]] = ()
 
 
-class ScannedPrompt(NamedTuple):
+class ScannedPrompt(msgspec.Struct, frozen=True, gc=False):
     """A request's prompt: its body, its token ids, little-endian u32 (None: those of its bytes),
     the seed of its first block, and its LoRA adapter, "" for none.
     """
@@ -224,10 +224,10 @@ class Placer:
             inputs.made.pricing, inputs.made.kept = course.pricing, course.is_kept
             draws = draws or (course.priced and inputs.allow is not None)
         whole = (log.may_weigh_all(now) or draws) and whole
-        scanned, packed, root, _ = asking.asked
+        asked = asking.asked
         placed: Placed | float | None = self._decide(
-            scanned,
-            packed,
+            asked.scanned,
+            asked.packed,
             asking.request_id,
             asking.tenant,
             everyone,
@@ -238,7 +238,7 @@ class Placer:
             states,
             asking.output_tokens,
             asking.bound_ms,
-            root,
+            asked.root,
             inputs,
         )
         if placed is None or isinstance(placed, int | float):
