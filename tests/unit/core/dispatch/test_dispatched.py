@@ -51,7 +51,7 @@ def test_the_turn_of_what_was_placed_begins_and_ends() -> None:
     dispatch.turns.governor = governor
     placed, turn = placed_by(dispatch), make_turn("a", 100)
 
-    dispatch.begin_turn(placed, turn)
+    dispatch.turns.begin(turn, placed.record.worker, 1.0)
     one = at_once(placed, NO_WISHES, turn)
     (agent,) = governor.table.agents.values()
     running = agent.running
