@@ -18,7 +18,7 @@ NAMESPACE: Final = "kvmesh"
 RELEASE: Final = "kvmesh"
 
 
-class UniqueKeys(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+class UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # no types
     """Reads YAML and refuses a key that stands twice in a mapping: the last would win."""
 
 
