@@ -59,6 +59,16 @@ OTHERS: Final[dict[str, Manifest]] = {
             "podMetricsEndpoints": {"type": "array", "items": _ENDPOINT},
         },
     },
+    "ServiceMonitor": {
+        "type": "object",
+        "required": ["selector", "endpoints"],
+        "additionalProperties": False,
+        "properties": {
+            "selector": {"type": "object"},
+            "jobLabel": {"type": "string"},
+            "endpoints": {"type": "array", "items": _ENDPOINT},
+        },
+    },
     "PrometheusRule": {
         "type": "object",
         "additionalProperties": False,
@@ -163,6 +173,7 @@ definitions of prometheus-operator (6adcebc5), cert-manager (2d0d7f7f) and lws (
 """
 _APIS: Final = {
     "PodMonitor": "monitoring.coreos.com/v1",
+    "ServiceMonitor": "monitoring.coreos.com/v1",
     "PrometheusRule": "monitoring.coreos.com/v1",
     "Certificate": "cert-manager.io/v1",
     "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1",
