@@ -1,6 +1,5 @@
 """From one account for all to an account a bucket, while processes run."""
 
-import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +16,7 @@ from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.app.ops.nats.streams import StreamsOptions, make_streams
 from kvmesh.settings.roles import NatsSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
+from tests.integration.support import waiting
 from tests.integration.support.locked_mesh import reload
 from tests.integration.support.mesh_process import Process
 from tests.integration.support.single_account import NAME, seed, write_single_account
@@ -53,12 +53,11 @@ class Mesh:
         return process
 
     async def until(self, url: str, check: Callable[[Any], object]) -> Any:
-        async with asyncio.timeout(60):
-            while True:
-                answer = await self.client.get(url)
-                if answer.status_code == 200 and check(answer.json()):
-                    return answer.json()
-                await asyncio.sleep(0.05)
+        async def look() -> Any:
+            answer = await self.client.get(url)
+            return answer.json() if answer.is_success and check(answer.json()) else None
+
+        return await waiting.until(look)
 
     async def chat(self, url: str, prompt: str = PROMPT) -> httpx.Response:
         messages = [{"role": "user", "content": prompt}]

@@ -34,6 +34,7 @@ from tests.integration.support.live_router import (
     serve_from_memory,
     serving,
 )
+from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
 
@@ -88,22 +89,17 @@ async def metric(client: httpx.AsyncClient, line: str) -> float:
 
 async def proven(client: httpx.AsyncClient, workers: int) -> None:
     """Wait until the router has read counters of all engines that have moved."""
-    async with asyncio.timeout(30):
-        while True:
-            status = (await client.get("/v1/status")).json()
-            loads = [one["load"].get("computed_tokens", 0) for one in status["workers"]]
-            if len(loads) == workers and all(loads):
-                return
-            await asyncio.sleep(0.05)
+
+    def have_moved(status: Any) -> bool:
+        loads = [one["load"].get("computed_tokens", 0) for one in status["workers"]]
+        return len(loads) == workers and all(loads)
+
+    await seen(client, "/v1/status", have_moved)
 
 
 async def known(client: httpx.AsyncClient, workers: int) -> None:
     """Wait until the router knows so many workers."""
-    async with asyncio.timeout(30):
-        while True:
-            if len((await client.get("/v1/status")).json()["workers"]) == workers:
-                return
-            await asyncio.sleep(0.05)
+    await seen(client, "/v1/status", lambda status: len(status["workers"]) == workers)
 
 
 def answer_late(after_s: float) -> Any:
@@ -204,15 +200,10 @@ async def test_requests_running_in_an_engine_that_stalls_are_found_too() -> None
             asyncio.create_task(client.post(PATH, json=chat(f"long {number}", 900)))
             for number in range(2)
         ]
-        async with asyncio.timeout(20):
-            while not engines[0].ranks[0].statistics().running_requests:  # noqa: ASYNC110  it cannot tell
-                await asyncio.sleep(0.02)
+        await until(lambda: engines[0].ranks[0].statistics().running_requests)
         await set_faults(engines[0], stall=True)
-        began = time.monotonic()
 
-        while not await metric(client, "kvmesh_worker_hung_attempts_total"):
-            assert time.monotonic() - began < FOUND_S
-            await asyncio.sleep(0.05)
+        await until(lambda: metric(client, "kvmesh_worker_hung_attempts_total"), FOUND_S)
         answers = await asyncio.gather(*asked)
 
         assert [one.status_code for one in answers] == [200, 200]

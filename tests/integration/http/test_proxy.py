@@ -23,7 +23,6 @@ from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
 from tests.conftest import Eventually
 from tests.integration.http.peers import (
-    DEADLINE_S,
     Client,
     Front,
     Turn,
@@ -33,6 +32,7 @@ from tests.integration.http.peers import (
     sends,
 )
 from tests.integration.http.proxied import Proxy
+from tests.integration.support.waiting import until
 from tests.unit.transport.http.malformed import get, post
 
 pytestmark = pytest.mark.integration
@@ -501,9 +501,7 @@ async def test_an_attempt_whose_answer_has_begun_is_not_given_up(
     upstream.script = script
     plan = proxy.plan()
     asking = asyncio.create_task(client.ask(POST))
-    async with asyncio.timeout(DEADLINE_S):
-        while not plan.heads:  # noqa: ASYNC110  what sockets brought
-            await asyncio.sleep(0.01)
+    await until(lambda: plan.heads)
 
     [forwarding] = proxy.forwards
     forwarding.fail_attempt(UpstreamFailure("after_send", "hung", "hung", upstream.origin))
@@ -515,9 +513,7 @@ async def test_an_attempt_whose_answer_has_begun_is_not_given_up(
 
 async def comments_to(client: Client, count: int) -> None:
     """Wait, as an engine that thinks, until its client got so many comments."""
-    async with asyncio.timeout(DEADLINE_S):
-        while client.received.count(b": waiting\n\n") < count:  # noqa: ASYNC110  what sockets brought
-            await asyncio.sleep(0.01)
+    await until(lambda: client.received.count(b": waiting\n\n") >= count)
 
 
 async def test_a_waiting_stream_gets_comments_until_its_first_event(

@@ -24,6 +24,7 @@ from tests.integration.support.failing_engine import (
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
 from tests.integration.support.live_router import chat, free_port, meta_router, router
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -468,9 +469,7 @@ async def test_a_request_that_was_sent_waits_for_its_replica_to_come_back() -> N
         port = replica.server.port
         replica.answer = never_answer
         waiting = [asyncio.create_task(ask(client, user=f"{number}")) for number in range(8)]
-        async with asyncio.timeout(10):
-            while len(replica.prompts) < 8:  # noqa: ASYNC110  nothing tells
-                await asyncio.sleep(0.02)
+        await until(lambda: len(replica.prompts) >= 8)
         await replica.server.close()
         replica.answer = answer_well
         await asyncio.sleep(0.5)
@@ -512,9 +511,7 @@ async def test_a_replica_that_dies_is_never_a_requests_doing() -> None:
         for replica in replicas:
             replica.answer = close_unanswered
         waiting = asyncio.create_task(ask(client))
-        async with asyncio.timeout(10):
-            while not all(one.prompts for one in replicas):  # noqa: ASYNC110  nothing tells
-                await asyncio.sleep(0.01)
+        await until(lambda: all(one.prompts for one in replicas))
         for replica in replicas:
             replica.answer = answer_well
 

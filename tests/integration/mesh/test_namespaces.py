@@ -1,8 +1,8 @@
 """LoRA adapters and tenants' salts: what one caches no other finds, as the engine has it."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from kvmesh.settings.roles import CostSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import router
+from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
 
@@ -84,13 +85,12 @@ async def ask(client: httpx.AsyncClient, model: str, **more: str) -> tuple[int, 
 
 async def events_arrived(client: httpx.AsyncClient, engine: Mocker) -> None:
     """Wait until the router knows as many blocks as the engine holds."""
-    deadline = asyncio.get_running_loop().time() + 60.0
-    while True:
-        engines = (await client.get("/v1/status")).json()["mesh"]["engines"]
-        known, held = engines["w0"]["w0"]["cache"]["visible_blocks"], engine.ranks[0].dump()
-        if known == len(held) // 8:
-            return
-        assert asyncio.get_running_loop().time() < deadline, f"{known} of {len(held) // 8} blocks"
+
+    def all_arrived(status: Any) -> bool:
+        known = status["mesh"]["engines"]["w0"]["w0"]["cache"]["visible_blocks"]
+        return bool(known == len(engine.ranks[0].dump()) // 8)
+
+    await seen(client, "/v1/status", all_arrived)
 
 
 @pytest.mark.parametrize("way", ["adapter", "salt"])

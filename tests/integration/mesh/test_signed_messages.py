@@ -1,6 +1,5 @@
 """Signed messages on a real server: one account, no permissions, and keys that were stolen."""
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
@@ -29,6 +28,7 @@ from kvmesh.transport.nats.trust.nkey import read_seed
 from kvmesh.transport.nats.trust.signer import Signer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import meta_router, router
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -283,9 +283,7 @@ async def test_a_meta_router_hears_no_router_that_is_none(mesh: Mesh) -> None:
             ready = (await client.get("/ready")).json()
             return any(CODE.routers("r1") in line for line in ready.get("warnings", ()))
 
-        async with asyncio.timeout(60):
-            while not await warned():  # noqa: ASYNC110  over HTTP
-                await asyncio.sleep(0.02)
+        await until(warned)
         metrics = (await client.get("/metrics")).text
         replicas = (await client.get("/v1/status")).json()["replicas"]
     reported = 'kvmesh_unverified_messages_total{kind="router heartbeat",reason="foreign"} '
@@ -354,12 +352,11 @@ async def test_values_that_a_worker_puts_into_lease_and_manifest_stop_no_snapsho
     ):
         body = {"model": "mock", "prompt": [7] * 320, "max_tokens": 1}
 
-        async def serves() -> bool:
-            return (await client.post("/v1/completions", json=body)).status_code == 200
+        async def is_served_and_kept() -> bool:
+            served = await client.post("/v1/completions", json=body)
+            return served.status_code == 200 and bool(await snapshots())
 
-        async with asyncio.timeout(60):
-            while not (await serves() and await snapshots()):  # noqa: ASYNC110  over HTTP
-                await asyncio.sleep(0.02)
+        await until(is_served_and_kept)
         indexer = KvIndexer(listener)
         await eventually(lambda: indexer.find_matches([7] * 320) == {"w7": 20})
         ready = (await client.get("/ready")).json()

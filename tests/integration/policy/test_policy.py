@@ -17,6 +17,7 @@ from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import free_port, router
+from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
 
@@ -62,22 +63,19 @@ async def trial(client: httpx.AsyncClient) -> dict[str, Any]:
 
 async def reported(client: httpx.AsyncClient, condition: Callable[[dict[str, Any]], bool]) -> None:
     """Wait until what the router tells of its policy is as wanted."""
-    async with asyncio.timeout(60):
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                if condition((await client.get(ADMIN)).json()):
-                    return
-            await asyncio.sleep(0.02)
+    await seen(client, ADMIN, condition)
 
 
 async def agreed(clients: Sequence[httpx.AsyncClient]) -> list[dict[str, Any]]:
     """Return the trials once their histories are the same, and over."""
-    async with asyncio.timeout(60):
-        while True:
-            trials = [await trial(client) for client in clients]
-            if ended(trials[0]) and all(one["history"] == trials[0]["history"] for one in trials):
-                return trials
-            await asyncio.sleep(0.02)
+
+    async def over() -> list[dict[str, Any]] | None:
+        trials = [await trial(client) for client in clients]
+        same = all(one["history"] == trials[0]["history"] for one in trials)
+        return trials if same and ended(trials[0]) else None
+
+    trials: list[dict[str, Any]] = await until(over)
+    return trials
 
 
 def knows_both(view: dict[str, Any]) -> bool:
@@ -153,7 +151,7 @@ async def test_a_policy_that_makes_answers_late_is_returned_from_by_all_replicas
     assert (change["phase"], change["policy"]) == (
         "returned", "kv:sglang:balance_abs_threshold=100000:cache_threshold=0"
     )  # fmt: skip
-    assert "time to first token" in change["steps"][-1]["reason"]
+    assert "beyond 1.1 times" in change["steps"][-1]["reason"]
     assert (status["cost"], status["policy"]["policy"]) == ("predicted-time", "kv:predicted-time")
     assert overview["policies"][0]["history"] == trials[1]["history"]
     assert 'kvmesh_policy_changes_total{phase="returned"} 1.0' in metrics

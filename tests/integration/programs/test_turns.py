@@ -15,6 +15,7 @@ from kvmesh.app.serve import placed_turns
 from kvmesh.settings.requests import ProgramSettings, StreamSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import engine, meta_router, mocker_options, router
+from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
 
@@ -140,14 +141,15 @@ def turn(
 async def phases(client: httpx.AsyncClient, **headers: str) -> list[str]:
     """Return the phases of all agents, as they are shown."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    view = (await client.get("/v1/programs", headers=named)).json()
+    return phases_of((await client.get("/v1/programs", headers=named)).json())
+
+
+def phases_of(view: Any) -> list[str]:
     return [one["phase"] for one in view["programs"]]
 
 
 async def until(client: httpx.AsyncClient, *wanted: str) -> None:
-    async with asyncio.timeout(30):
-        while await phases(client) != [*wanted]:  # noqa: ASYNC110  asked over HTTP
-            await asyncio.sleep(0.01)
+    await seen(client, "/v1/programs", lambda view: phases_of(view) == [*wanted])
 
 
 async def test_a_turn_is_held_until_the_bound_and_no_longer() -> None:

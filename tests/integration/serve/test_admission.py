@@ -32,6 +32,7 @@ from tests.integration.support.live_router import (
     router_process,
     serving,
 )
+from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
 
@@ -71,9 +72,7 @@ async def statistics(client: httpx.AsyncClient) -> dict[str, Any]:
 
 
 async def until_queued(client: httpx.AsyncClient, count: int) -> None:
-    async with asyncio.timeout(60):
-        while (await statistics(client))["queued"] != count:  # noqa: ASYNC110  asked over HTTP
-            await asyncio.sleep(0.01)
+    await seen(client, ADMIN, lambda page: page["statistics"]["queued"] == count)
 
 
 def asked(client: httpx.AsyncClient, name: str, **headers: str) -> "asyncio.Task[httpx.Response]":
@@ -360,13 +359,8 @@ async def test_bounds_changed_at_one_replica_are_taken_by_all_of_its_bucket(
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
 
-    async def limits(client: httpx.AsyncClient, *, queued: int) -> dict[str, Any]:
-        async with asyncio.timeout(60):
-            while True:
-                reported: dict[str, Any] = (await client.get(ADMIN)).json()
-                if reported["limits"]["max_queued"] == queued:
-                    return reported
-                await asyncio.sleep(0.05)
+    async def limits(client: httpx.AsyncClient, *, queued: int) -> Any:
+        return await seen(client, ADMIN, lambda page: page["limits"]["max_queued"] == queued)
 
     async with contextlib.AsyncExitStack() as stack:
 

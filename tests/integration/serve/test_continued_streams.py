@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.integration.support.breaking_front import Break, BreakingFront, break
 from tests.integration.support.failing_engine import RawClient, request_bytes
 from tests.integration.support.live_router import router
 from tests.integration.support.told_stream import FORMS, TOOL, WORDS, Told, asked, form, tell
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -40,13 +41,6 @@ async def door_to(fronts: list[BreakingFront], **settings: Any) -> AsyncIterator
         httpx.AsyncClient(base_url=url, timeout=30.0) as client,
     ):
         yield Door(client)
-
-
-async def until(check: Callable[[], bool], within_s: float = 20.0) -> None:
-    """Return when `check` says so, or fail."""
-    async with asyncio.timeout(within_s):
-        while not check():  # noqa: ASYNC110  what is looked at does not tell
-            await asyncio.sleep(0.01)
 
 
 async def undisturbed(front: BreakingFront, path: str, body: dict[str, Any]) -> Told:

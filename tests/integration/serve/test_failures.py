@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -22,6 +22,7 @@ from tests.integration.support.failing_engine import (
     never_answer,
 )
 from tests.integration.support.live_router import router
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -68,13 +69,6 @@ async def door_to(engines: list[FailingEngine], **settings: Any) -> AsyncIterato
         httpx.AsyncClient(base_url=url, timeout=30.0) as client,
     ):
         yield Door(client)
-
-
-async def until(check: Callable[[], Awaitable[bool]], within_s: float = 20.0) -> None:
-    """Return when `check` says so, or fail."""
-    async with asyncio.timeout(within_s):
-        while not await check():  # noqa: ASYNC110  a process is asked, it cannot tell
-            await asyncio.sleep(0.02)
 
 
 def turned_off(**changed: Any) -> FailureSettings:
@@ -274,11 +268,7 @@ async def test_an_engine_that_hangs_gives_its_requests_back() -> None:
     async with failing_engines(2) as engines, door_to(engines) as door:
         engines[0].answer = engines[1].answer = never_answer
         asked = asyncio.create_task(door.ask("hangs", max_tokens=1))
-
-        async def at_work() -> bool:
-            return bool(engines[0].prompts or engines[1].prompts)
-
-        await until(at_work)
+        await until(lambda: engines[0].prompts or engines[1].prompts)
         hung = max(engines, key=lambda engine: len(engine.prompts))
         hung.healthy = False
         engines[1 - engines.index(hung)].answer = answer_well
@@ -322,9 +312,7 @@ async def test_a_request_that_was_sent_waits_for_its_engine_to_come_back() -> No
         port = engines[0].server.port
         engines[0].answer = never_answer
         waiting = [asyncio.create_task(door.ask(f"{number}")) for number in range(4)]
-        async with asyncio.timeout(10):
-            while len(engines[0].prompts) < len(waiting):  # noqa: ASYNC110  nothing tells
-                await asyncio.sleep(0.02)
+        await until(lambda: len(engines[0].prompts) == len(waiting))
         await engines[0].server.close()
         await asyncio.sleep(0.5)
         assert not any(one.done() for one in waiting)

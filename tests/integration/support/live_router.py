@@ -127,6 +127,15 @@ async def engine(wanted: MockerOptions) -> AsyncIterator[Mocker]:
 
 
 @contextlib.asynccontextmanager
+async def mockers(count: int = 1, **options: Any) -> AsyncIterator[list[Mocker]]:
+    """Run pretend engines on free ports; without `timing_profile` they answer at once."""
+    ports = {"port": 0, "kv_events_port": 0, "replay_port": 0}
+    wanted = MockerOptions(**{"timing_profile": "instant", **ports, **options})
+    async with contextlib.AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(engine(wanted)) for _ in range(count)]
+
+
+@contextlib.asynccontextmanager
 async def sidecar(url: str, nats: NatsSettings) -> AsyncIterator[None]:
     """Run the sidecar of the engine at `url`, called w."""
     stop = Stop()

@@ -18,6 +18,7 @@ from kvmesh.errors import TransportError
 from kvmesh.settings.requests import DecisionSettings
 from tests.integration.support.live_router import chat, events, free_port, meta_router, router
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
+from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
 
@@ -293,12 +294,7 @@ async def test_a_replica_that_goes_away_is_told_and_its_next_life_is_followed(
 
 
 async def overview_when(client: httpx.AsyncClient, good: Callable[[Any], bool]) -> Any:
-    async with asyncio.timeout(60):
-        while True:
-            seen = (await client.get("/v1/overview")).json()
-            if good(seen):
-                return seen
-            await asyncio.sleep(0.1)
+    return await seen(client, "/v1/overview", good)
 
 
 async def test_explain_prints_a_decision_for_people(alone: httpx.AsyncClient) -> None:

@@ -1,7 +1,6 @@
 """/metrics of real routers: true, and docs/reference/metrics.md explains it."""
 
 import re
-import time
 from pathlib import Path
 
 import httpx
@@ -20,6 +19,7 @@ from tests.integration.mesh.test_mesh import RunningMesh, eventually, mesh  # no
 from tests.integration.picker import live_picker
 from tests.integration.picker.asking import chat, serve
 from tests.integration.support import live_router
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -67,12 +67,14 @@ def value(metrics: dict[str, Metric], sample: str, **labels: str) -> float:
 async def metrics_when_counted(client: httpx.AsyncClient, requests: int) -> dict[str, Metric]:
     """Return the metrics once so many requests are in them: ended ones are read in slices."""
     read = {"stage": "end", "result": "read"}
-    deadline = time.monotonic() + 60.0
-    while True:
+
+    async def counted() -> dict[str, Metric] | None:
         metrics = families((await client.get("/metrics")).text)
-        if value(metrics, "kvmesh_insight_records_total", **read) == requests:
-            return metrics
-        assert time.monotonic() < deadline, metrics["kvmesh_insight_records"]
+        found = value(metrics, "kvmesh_insight_records_total", **read)
+        return metrics if found == requests else None
+
+    metrics: dict[str, Metric] = await until(counted)
+    return metrics
 
 
 async def test_what_is_counted_is_what_happened() -> None:

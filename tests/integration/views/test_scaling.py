@@ -12,6 +12,7 @@ from kvmesh.core.insight.scaling import ScalingOptions
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -37,12 +38,12 @@ async def samples(client: httpx.AsyncClient) -> dict[tuple[str, str], float]:
 async def figures_when(
     client: httpx.AsyncClient, ready: Callable[[dict[tuple[str, str], float]], bool]
 ) -> dict[tuple[str, str], float]:
-    async with asyncio.timeout(60.0):
-        while True:
-            found = await samples(client)
-            if ready(found):
-                return found
-            await asyncio.sleep(0.02)
+    async def good() -> dict[tuple[str, str], float] | None:
+        found = await samples(client)
+        return found if ready(found) else None
+
+    found: dict[tuple[str, str], float] = await until(good)
+    return found
 
 
 def body(number: int) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """What flows through real front doors: rates by model and tenant, errors by kind, a day of it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -18,19 +17,13 @@ from tests.integration.support.failing_engine import (
     never_answer,
 )
 from tests.integration.support.live_router import free_port, router, serving
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
 
 def chat(model: str, text: str = "hello") -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": text}]}
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    deadline = asyncio.get_running_loop().time() + 30.0
-    while not await holds():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.02)
 
 
 async def ask(client: httpx.AsyncClient, model: str, tenant: str) -> int:
