@@ -33,7 +33,11 @@ pytestmark = pytest.mark.integration
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 ALERTS = DEPLOY / "prometheus/kvmesh-alerts.yml"
-COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
+COMPOSE, GATEWAY = [
+    yaml.safe_load((DEPLOY / "compose" / name).read_text())
+    for name in ("compose.yaml", "gateway.yaml")
+]
+BOTH = pytest.mark.parametrize("file", [COMPOSE, GATEWAY], ids=["compose", "gateway"])
 ROUTERS = 4
 ENGINES = 4
 
@@ -262,12 +266,14 @@ def test_compose_gives_all_of_a_bucket_its_secret_of_hashes_and_nobody_else() ->
         assert held[0].endswith(f":{path}:ro")
 
 
-def test_compose_confines_every_container_of_ours() -> None:
-    for name, service in COMPOSE["services"].items():
+@BOTH
+def test_compose_confines_every_container(file: dict[str, Any]) -> None:
+    for name, service in file["services"].items():
         assert service["cap_drop"] == ["ALL"], name
-        if "kvmesh" in service["image"] or "nats" in service["image"]:
-            assert service["read_only"], name
-            assert service["user"] == "65532:65532", name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        if name not in {"grafana", "envoy"}:
+            assert service["user"].startswith("655"), name
+        assert service.get("read_only") or name == "grafana", name
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), name
 
@@ -317,20 +323,22 @@ def test_haproxy_knows_every_meta_router() -> None:
     assert own["edge"]["ports"][0].endswith(":8002")
 
 
-def test_compose_variables_are_settings() -> None:
+@BOTH
+def test_compose_variables_are_settings(file: dict[str, Any]) -> None:
     known = {f"KVMESH_{name.upper()}" for name in settings_names()}
-    for name, service in COMPOSE["services"].items():
+    for name, service in file["services"].items():
         if "KVMESH_IMAGE" in service["image"]:
             assert set(service.get("environment", {})) <= known, name
 
 
-def test_docker_compose_accepts_the_file() -> None:
+@pytest.mark.parametrize("file", ["compose.yaml", "gateway.yaml"])
+def test_docker_compose_accepts_the_file(file: str) -> None:
     program = shutil.which("docker-compose")
     if program is None:
         pytest.skip("no docker-compose on this machine")
 
     check = subprocess.run(
-        [program, "--file", DEPLOY / "compose/compose.yaml", "config", "--quiet"],
+        [program, "--file", DEPLOY / "compose" / file, "config", "--quiet"],
         capture_output=True,
         check=False,
     )
