@@ -44,10 +44,7 @@ async def test_a_file_is_followed_while_requests_go_on(engines: list[str], tmp_p
     file = tmp_path / "workers.txt"
     file.write_text(f"# the first\na={engines[0]}\n\n")
     discover = (f"file:{file}",)
-    async with (
-        live_router.router([], discover=discover) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with live_router.client_of(live_router.router([], discover=discover)) as client:
         await workers_when(client, lambda usable: usable == {"a"})
         file.write_text(f"a={engines[0]}\nb={engines[1]}  # and another\n")
         await workers_when(client, lambda usable: usable == {"a", "b"})

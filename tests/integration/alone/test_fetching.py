@@ -9,7 +9,7 @@ import pytest
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import client_of, router
 from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -82,10 +82,7 @@ async def test_an_engine_is_told_from_where_to_fetch_what_another_holds(
     await holder.start()
     workers = [f"{holder.url},{LABEL}", f"{recording.url},zmq=off,{LABEL}"]
     try:
-        async with (
-            router(workers, kv_events=True, parity_sample=0) as url,
-            httpx.AsyncClient(base_url=url, timeout=60) as client,
-        ):
+        async with client_of(router(workers, kv_events=True, parity_sample=0)) as client:
             await complete(client, "w0")
 
             explained = await until_told(client)

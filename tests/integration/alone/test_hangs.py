@@ -9,12 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
-from kvmesh.app.worker.command import Sidecar
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import FailureSettings, StreamSettings
-from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
+from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from kvmesh_lab.mocker.model.faults import FaultOptions
@@ -33,6 +31,7 @@ from tests.integration.support.live_router import (
     router,
     serve_from_memory,
     serving,
+    sidecar,
 )
 from tests.integration.support.waiting import seen, until
 
@@ -248,18 +247,6 @@ async def test_an_engine_without_counters_has_the_one_time_out() -> None:
         assert await metric(client, "kvmesh_worker_hung_attempts_total") == 0
 
 
-@contextlib.asynccontextmanager
-async def sidecar_of(url: str, name: str, nats: NatsSettings) -> AsyncIterator[None]:
-    stop = Stop()
-    wanted = WorkerSettings(engine_url=url, worker_id=name, nats=nats)
-    running = asyncio.create_task(Sidecar(wanted).serve(stop))
-    try:
-        yield
-    finally:
-        stop.request()
-        await running
-
-
 async def test_a_mesh_finds_what_hangs_by_its_sidecars(monkeypatch: pytest.MonkeyPatch) -> None:
     serve_from_memory(monkeypatch)
     nats, port = NatsSettings(nats_url="nats://127.0.0.1:4222"), free_port()
@@ -271,7 +258,7 @@ async def test_a_mesh_finds_what_hangs_by_its_sidecars(monkeypatch: pytest.Monke
     async with contextlib.AsyncExitStack() as stack:
         engines = await stack.enter_async_context(mockers(2))
         for number, one in enumerate(engines):
-            await stack.enter_async_context(sidecar_of(one.url, f"w{number}", nats))
+            await stack.enter_async_context(sidecar(one.url, nats, f"w{number}"))
         url = await stack.enter_async_context(serving(server.serve, f"http://127.0.0.1:{port}"))
         client = await stack.enter_async_context(client_of(url))
         await known(client, 2)

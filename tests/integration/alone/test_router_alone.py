@@ -28,8 +28,7 @@ async def router(engines: list[Mocker]) -> AsyncIterator[httpx.AsyncClient]:
     """A router alone, in this process."""
     urls = [mocker.url for mocker in engines]
     async with (
-        live_router.router(urls, bucket="alone", router_id="r0") as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        live_router.client_of(live_router.router(urls, bucket="alone", router_id="r0")) as client,
     ):
         yield client
 

@@ -12,7 +12,7 @@ from kvmesh.tasks import TASK
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from tests.conftest import Contexts, Eventually
 from tests.integration.http.peers import Turn, Upstream, answer, chunked
-from tests.integration.support.live_router import chat, router
+from tests.integration.support.live_router import chat, client_of, router
 from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
@@ -44,10 +44,7 @@ async def test_an_engine_that_hangs_does_not_keep_the_router_from_looking_at_the
     good.script, hung.script = serve, serve_once
     await good.start()
     await hung.start()
-    async with (
-        router([good.origin, hung.origin]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([good.origin, hung.origin])) as client:
         hanging.set()
         await eventually(lambda: any(b"/v1/models" in turn.head for turn in hung.turns[-1:]))
         uses_caches, at_hung = len(good.turns), len(hung.turns)
@@ -79,10 +76,7 @@ async def test_when_all_engines_are_too_busy_for_probes_requests_go_there_all_th
 
     engine.script = script
     await engine.start()
-    async with (
-        router([engine.origin]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([engine.origin])) as client:
         reset_idle = await calmly(client)
         busy.set()
         await seen(client, "/v1/status", lambda status: status["mesh"].get("panic"))
@@ -108,10 +102,7 @@ async def test_a_route_asked_for_while_every_engine_is_down_says_so_and_why(
     engine.script = serve
     await engine.start()
     body = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}
-    async with (
-        router([engine.origin]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([engine.origin])) as client:
         up = await client.post("/v1/route", json=body)
         await engine.close()
 
@@ -159,10 +150,7 @@ async def test_a_fault_in_looking_at_one_engine_does_not_end_the_looks_at_the_ot
             raise KeyError(url)
         return await read_loads(pool, url, *facts)
 
-    async with (
-        router([good.origin, odd.origin]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([good.origin, odd.origin])) as client:
         monkeypatch.setattr(static_workers, "read_loads", break_on_odd)
         await eventually(lambda: len(reported) > 2)
         uses_caches = len(good.turns)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -40,14 +39,6 @@ pytestmark = pytest.mark.integration
 GET = get(b"Host: front")
 POST = post(b"Content-Length: 4", body=b"body")
 EVENTS = [b'data: {"n":%d}\n\n' % number for number in range(5)] + [b"data: [DONE]\n\n"]
-
-
-@pytest.fixture
-async def proxy(fronts: Front, upstream: Upstream) -> AsyncIterator[Proxy]:
-    made = Proxy(upstream)
-    await made.start(fronts)
-    yield made
-    await made.pool.close()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import openai
 import pytest
@@ -43,14 +43,6 @@ POST = post(b"Content-Length: 4", body=b"body")
 EVENTS = [b'data: {"n":%d}\n\n' % number for number in range(3)]
 STREAM = chunked(*EVENTS)
 JSON = answer(b'{"some":"json"}', b"Content-Type: application/json")
-
-
-@pytest.fixture
-async def proxy(fronts: Front, upstream: Upstream) -> AsyncIterator[Proxy]:
-    made = Proxy(upstream)
-    await made.start(fronts)
-    yield made
-    await made.pool.close()
 
 
 def events_in(body: bytes) -> list[bytes]:

@@ -56,10 +56,7 @@ async def test_ready_pods_are_the_workers_of_a_router_alone(api: ApiServer) -> N
         await api.put(PODS, active("vllm-0", first))
         await api.put(PODS, active("vllm-1", second, ready=False))
         names = (f"vllm-0-{first}", f"vllm-1-{second}")
-        async with (
-            live_router.router([], pool=POOL) as url,
-            httpx.AsyncClient(base_url=url, timeout=60) as client,
-        ):
+        async with live_router.client_of(live_router.router([], pool=POOL)) as client:
             await status_when(client, lambda status: usable(status) == {names[0]})
             answer = await client.post("/v1/completions", json=PROMPT)
             assert answer.headers["x-kvmesh-worker"] == names[0]
@@ -91,10 +88,7 @@ async def test_a_router_whose_pool_cannot_be_read_is_not_ready_and_says_why(
 ) -> None:
     api.refusals[POOLS] = (403, "inferencepools is forbidden")
 
-    async with (
-        live_router.router([], pool=POOL, path="/health") as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with live_router.client_of(live_router.router([], pool=POOL, path="/health")) as client:
         path = "/ready?workers=any"
         await seen(client, path, lambda page: "403" in str(page))
         ready = await client.get(path)

@@ -15,9 +15,9 @@ from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.core.admission.locality import largest_gap
 from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT
 from kvmesh_lab.mocker.command import Mocker
-from tests.chaos.process import MeshProcess, fixed_ports
+from tests.chaos.process import MeshProcess
 from tests.integration.support.live_router import mockers
-from tests.integration.support.small_mesh import answer_with, door
+from tests.integration.support.small_mesh import answer_with, router_processes
 from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
@@ -85,20 +85,8 @@ async def replicas(
     flags = [f"--worker=w0={engine.url}", "--no-kv-events", "--nats-url", nats_server.url]
     flags += ["--namespace", namespace, "--max-backlog-ms", "10", "--queue-policy", "locality"]
     flags += ["--quantum-tokens", str(QUANTUM)]
-    processes = [
-        MeshProcess(
-            f"r{number}",
-            f"http://127.0.0.1:{port}",
-            ("router", "--router-id", f"r{number}", *door(port), *flags),
-            tmp_path / f"r{number}.log",
-        )
-        for number, port in enumerate(fixed_ports(3))
-    ]
-    for process in processes:
-        process.start()
-    yield processes
-    for process in processes:
-        process.kill()
+    with router_processes(3, tmp_path, *flags) as processes:
+        yield processes
 
 
 async def test_a_tenant_at_one_replica_gets_its_share_though_another_asks_at_three(

@@ -11,7 +11,14 @@ import pytest
 from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.settings.roles import CostSettings, NatsSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import engine, mocker_options, replica, router, sidecar
+from tests.integration.support.live_router import (
+    client_of,
+    engine,
+    mocker_options,
+    replica,
+    router,
+    sidecar,
+)
 from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -103,10 +110,7 @@ async def test_a_router_alone_foresees_it_under_eviction(groups: dict[str, int])
         publisher = mocker.ranks[0].publisher
         assert publisher
         settings: dict[str, Any] = {"kv_events": True, "cost": CostSettings(predict_ttl_s=0.0)}
-        async with (
-            router([mocker.url], **settings) as url,
-            httpx.AsyncClient(base_url=url, timeout=60) as client,
-        ):
+        async with client_of(router([mocker.url], **settings)) as client:
 
             async def read_all() -> bool:
                 status = (await client.get("/v1/status")).json()

@@ -21,8 +21,13 @@ from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from kvmesh_lab.mocker.model.faults import FaultOptions
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.conftest import Eventually
-from tests.integration.mesh.test_memory_plane import running
-from tests.integration.support.live_router import free_port, meta_router, serve_from_memory, serving
+from tests.integration.support.live_router import (
+    free_port,
+    meta_router,
+    running,
+    serve_from_memory,
+    serving,
+)
 from tests.integration.support.told_stream import Told, form, tell
 
 pytestmark = pytest.mark.integration

@@ -9,7 +9,7 @@ import pytest
 
 from kvmesh.settings.roles import CostSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import client_of, router
 from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
@@ -66,8 +66,9 @@ async def routed() -> AsyncIterator[tuple[httpx.AsyncClient, Mocker]]:
     await engine.start()
     try:
         async with (
-            router([engine.url], kv_events=True, cost=CostSettings(predict_ttl_s=0.0)) as url,
-            httpx.AsyncClient(base_url=url, timeout=60) as client,
+            client_of(
+                router([engine.url], kv_events=True, cost=CostSettings(predict_ttl_s=0.0))
+            ) as client,
         ):
             yield client, engine
     finally:

@@ -26,8 +26,7 @@ from kvmesh.transport.nats.layout import meta_bucket
 from kvmesh.transport.nats.plane import NatsPlane
 from kvmesh.transport.nats.trust.nkey import read_seed
 from kvmesh.transport.nats.trust.signer import Signer
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import meta_router, router
+from tests.integration.support.live_router import client_of, meta_router, mockers, router
 from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -274,8 +273,7 @@ async def test_a_meta_router_hears_no_router_that_is_none(mesh: Mesh) -> None:
     thief = await mesh.plane("worker.code.w8")
     beat = RouterHeartbeat("r1", "code", "http://127.0.0.1:9", ready=True, epoch=1)
     async with (
-        meta_router([], nats=mesh.settings("meta-router"), path="/health") as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        client_of(meta_router([], nats=mesh.settings("meta-router"), path="/health")) as client,
     ):
 
         async def warned() -> bool:
@@ -308,8 +306,6 @@ async def test_values_that_a_worker_puts_into_lease_and_manifest_stop_no_snapsho
     router_plane = await mesh.plane("router.code.r1")
     await router_plane.declare("code", 60)
     keys, _ = await router_plane.stores("code")
-    engine = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
-    await engine.start()
     lease, manifest = lease_key("code"), manifest_key("code")
 
     def spoil() -> None:
@@ -333,6 +329,7 @@ async def test_values_that_a_worker_puts_into_lease_and_manifest_stop_no_snapsho
     as_worker = NatsLogin(creds=mesh.seed("worker.code.w7"), trust=mesh.trust)
     as_router = NatsLogin(creds=mesh.seed("router.code.f1"), trust=mesh.trust)
     async with (
+        mockers(timing_profile="dynamo") as (engine,),
         router(
             [],
             bucket="code",
@@ -362,7 +359,6 @@ async def test_values_that_a_worker_puts_into_lease_and_manifest_stop_no_snapsho
         ready = (await client.get("/ready")).json()
         metrics = (await client.get("/metrics")).text
         signatures = (await client.get("/v1/status")).json()["mesh"]["signatures"]
-    await engine.stop()
     assert 'kvmesh_unverified_messages_total{kind="lease",reason="unsigned"}' in metrics
     overridden = [line for line in metrics.splitlines() if "keys_overridden_total " in line]
     assert float(overridden[-1].split()[-1]) >= 2

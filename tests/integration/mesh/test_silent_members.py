@@ -22,7 +22,7 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from tests.integration.support.failing_engine import FailingEngine, failing_engines
-from tests.integration.support.live_router import chat, free_port, router, serving
+from tests.integration.support.live_router import chat, client_of, free_port, router, serving
 from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
@@ -88,8 +88,7 @@ async def test_a_worker_without_a_sidecar_is_served_approximately_until_its_engi
     async with (
         failing_engines(1) as (engine,),
         worker_heart(nats_server, namespace, engine) as heart,
-        router([], kv_events=True, nats=nats) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        client_of(router([], kv_events=True, nats=nats)) as client,
     ):
         received = await chat(client, "heard")
         await heart.stop()

@@ -15,7 +15,7 @@ from kvmesh.settings.requests import DecisionSettings
 from kvmesh.settings.roles import CostSettings
 from kvmesh_lab.replay.policy import policy_headers
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import client_of, router
 from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
@@ -120,10 +120,9 @@ async def test_a_formula_that_fails_is_done_without_told_and_at_last_switched_of
     failed = 'kvmesh_formula_decisions_total{formula="moody.py:moody",kind="failed"'
 
     async with (
-        router(
-            [engine.url for engine in engines], cost=CostSettings(kv_cost=f"{file}:moody")
-        ) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(
+            router([engine.url for engine in engines], cost=CostSettings(kv_cost=f"{file}:moody"))
+        ) as client,
     ):
         well = await decided(client, 300)
         raised, looped, nan = [await decided(client, tokens) for tokens in (3300, 4300, 5300)]
@@ -161,10 +160,7 @@ async def test_clients_may_name_a_loaded_formula_and_no_file(engines: list[Gated
     shadows = DecisionSettings(shadow_policy=(f"kv:{EXAMPLE}:per_request=3",))
     (_, mode), (_, cost) = policy_headers(f"kv:{EXAMPLE}")
 
-    async with (
-        router([engine.url for engine in engines], decision=shadows) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([engine.url for engine in engines], decision=shadows)) as client:
         named = await decided(client, 300, mode=mode.decode(), cost=cost.decode())
         path = await client.post("/v1/route", json=chat("x", cost=EXAMPLE))
         lacking = await client.post(

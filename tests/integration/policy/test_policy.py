@@ -16,7 +16,7 @@ from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import free_port, router
+from tests.integration.support.live_router import client_of, free_port, router
 from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
@@ -210,8 +210,7 @@ async def test_a_good_policy_gets_all_requests_though_the_replica_that_decides_i
 async def test_a_change_is_taken_at_once_returned_from_and_explained() -> None:
     async with (
         engines(100.0) as urls,
-        router(urls) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(router(urls)) as client,
     ):
         shown = (await client.get(ADMIN)).json()
         at_once = await client.put(ADMIN, json={**BLIND, "stages": [1]})
@@ -261,8 +260,7 @@ async def test_what_cannot_be_is_refused_and_changes_nothing() -> None:
     model_policy = ("model=a*,kv-overlap-score-weight=2",)
     async with (
         engines(100.0) as urls,
-        router(urls, model_policy=model_policy) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(router(urls, model_policy=model_policy)) as client,
     ):
         answers = [await client.put(ADMIN, json=body) for body, _ in WRONG]
         found = await trial(client)
@@ -279,8 +277,7 @@ async def test_only_who_may_changes_the_policy(tmp_path: Path) -> None:
     admission = AdmissionSettings(admin_token_file=token)
     async with (
         engines(100.0) as urls,
-        router(urls, admission=admission) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(router(urls, admission=admission)) as client,
     ):
         refused = await client.put(ADMIN, json=LIKE)
         returned = await client.delete(ADMIN)
@@ -288,8 +285,7 @@ async def test_only_who_may_changes_the_policy(tmp_path: Path) -> None:
         taken = await client.put(ADMIN, json=LIKE, headers=shown)
     async with (
         engines(100.0) as urls,
-        router(urls) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(router(urls)) as client,
     ):
         far = await client.put(ADMIN, json=LIKE, headers={"x-forwarded-for": "10.0.0.1"})
 
@@ -299,8 +295,7 @@ async def test_only_who_may_changes_the_policy(tmp_path: Path) -> None:
 async def test_a_router_that_goes_by_no_formula_has_none_to_change() -> None:
     async with (
         engines(100.0) as urls,
-        router(urls, cost=CostSettings(router_mode="round-robin")) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(router(urls, cost=CostSettings(router_mode="round-robin"))) as client,
     ):
         answer = await client.put(ADMIN, json=LIKE)
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kvmesh.settings.requests import ProgramSettings
-from tests.integration.support.live_router import engine, mocker_options, router
+from tests.integration.support.live_router import client_of, engine, mocker_options, router
 from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -50,8 +50,9 @@ async def test_who_waits_keeps_its_context_when_one_that_ended_is_in_the_way(re_
     programs = ProgramSettings(program_turns="observe", re_touch=re_touch)
     async with (
         engine(slow) as mocker,
-        router([mocker.url], kv_events=True, parity_sample=0, program=programs) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(
+            router([mocker.url], kv_events=True, parity_sample=0, program=programs)
+        ) as client,
     ):
         waits = words("waits", 1300)
         await ask(client, "waits", waits)

@@ -15,7 +15,7 @@ from kvmesh.settings.http import UpstreamSettings
 from kvmesh.settings.requests import FailureSettings, TenantSettings
 from tests.integration.support.breaking_front import Break, BreakingFront, breaking_fronts
 from tests.integration.support.failing_engine import RawClient, request_bytes
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import client_of, router
 from tests.integration.support.told_stream import FORMS, TOOL, WORDS, Told, asked, form, tell
 from tests.integration.support.waiting import until
 
@@ -36,10 +36,7 @@ class Door:
 @contextlib.asynccontextmanager
 async def door_to(fronts: list[BreakingFront], **settings: Any) -> AsyncIterator[Door]:
     settings.setdefault("parity_sample", 0)
-    async with (
-        router([one.url for one in fronts], **settings) as url,
-        httpx.AsyncClient(base_url=url, timeout=30.0) as client,
-    ):
+    async with client_of(router([one.url for one in fronts], **settings)) as client:
         yield Door(client)
 
 

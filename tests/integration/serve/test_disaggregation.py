@@ -24,13 +24,12 @@ from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, Wo
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
-from tests.integration.serve.test_closed_loop import running
 from tests.integration.support.failing_engine import (
     answer_status,
     answer_well,
     failing_engines,
 )
-from tests.integration.support.live_router import free_port, router
+from tests.integration.support.live_router import client_of, free_port, router, running
 from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
@@ -68,8 +67,9 @@ async def routed(
     cost = CostSettings(prefill_threshold=THRESHOLD)
     settings = {"split": ALWAYS} | settings
     async with (
-        router(workers, kv_events=True, cost=cost, parity_sample=0, **settings) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(
+            router(workers, kv_events=True, cost=cost, parity_sample=0, **settings)
+        ) as client,
     ):
         yield client
 

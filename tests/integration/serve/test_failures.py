@@ -21,7 +21,7 @@ from tests.integration.support.failing_engine import (
     failing_engines,
     never_answer,
 )
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import client_of, router
 from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -64,10 +64,7 @@ class Door:
 async def door_to(engines: list[FailingEngine], **settings: Any) -> AsyncIterator[Door]:
     urls = [one.url for one in engines]
     settings.setdefault("parity_sample", 0)
-    async with (
-        router(urls, **settings) as url,
-        httpx.AsyncClient(base_url=url, timeout=30.0) as client,
-    ):
+    async with client_of(router(urls, **settings)) as client:
         yield Door(client)
 
 

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from tests.chaos.process import MeshProcess, fixed_ports
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import client_of, router
 from tests.integration.support.told_stream import WORDS, Told, form, tell
 from tests.integration.support.waiting import until_ready
 
@@ -49,10 +49,7 @@ async def clients(engines: Sequence[MeshProcess]) -> AsyncIterator[httpx.AsyncCl
     async with httpx.AsyncClient(timeout=5.0) as asking:
         for one in engines:
             await until_ready(asking, one.url, "/health")
-    async with (
-        router([one.url for one in engines], parity_sample=0) as url,
-        httpx.AsyncClient(base_url=url, timeout=30.0) as client,
-    ):
+    async with client_of(router([one.url for one in engines], parity_sample=0)) as client:
         yield client
 
 

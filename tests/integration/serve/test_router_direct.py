@@ -13,7 +13,7 @@ import pytest
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.settings.roles import CostSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import free_port, router, router_without_nats
+from tests.integration.support.live_router import client_of, free_port, router, router_without_nats
 from tests.integration.support.waiting import seen, until_ready
 
 pytestmark = pytest.mark.integration
@@ -49,10 +49,7 @@ async def routed(
     """Serve a router that knows only what events tell it."""
     cost = CostSettings(predict_ttl_s=0.0, kv_cache_block_size=kv_cache_block_size)
     path = "/ready" if ready else "/health"
-    async with (
-        router(engines, kv_events=True, cost=cost, path=path) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router(engines, kv_events=True, cost=cost, path=path)) as client:
         yield client
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from kvmesh.settings.roles import CostSettings
 from kvmesh_lab.mocker.command import Mocker
+from tests.integration.support.live_router import client_of, router
 from tests.integration.support.live_router import mockers as running
-from tests.integration.support.live_router import router
 from tests.integration.support.waiting import seen
 from tests.unit.app.prompts.tokenizer_models import write_model
 
@@ -36,10 +36,7 @@ async def engines(tokenizer: str | None, count: int = 2) -> AsyncIterator[list[M
 async def routed(mockers: list[Mocker], **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     urls = [mocker.url for mocker in mockers]
     cost = CostSettings(predict_ttl_s=0.0)
-    async with (
-        router(urls, kv_events=True, cost=cost, **settings) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router(urls, kv_events=True, cost=cost, **settings)) as client:
         yield client
 
 

@@ -9,11 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from kvmesh.app.ops.nats.server import NatsServer
-from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.engines.seen import Finding, Level
@@ -23,7 +21,7 @@ from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh_lab.mocker.command import Mocker
-from tests.integration.support.live_router import mockers
+from tests.integration.support.live_router import client_of, mockers, running
 from tests.integration.support.waiting import seen
 from tests.unit.app.prompts.tokenizer_models import write_model
 
@@ -57,17 +55,6 @@ async def router(nats: NatsServer, namespace: str, **cost: Any) -> AsyncIterator
     async with running(server.serve):
         await until_open(port)
         yield f"http://127.0.0.1:{port}"
-
-
-@asynccontextmanager
-async def running(serve: Any) -> AsyncIterator[None]:
-    stop = Stop()
-    task = asyncio.create_task(serve(stop))
-    try:
-        yield
-    finally:
-        stop.request()
-        await asyncio.wait_for(task, 60)
 
 
 async def until_open(port: int) -> None:
@@ -255,9 +242,8 @@ async def test_a_mesh_router_warns_of_blocks_of_another_size(
 ) -> None:
     async with (
         engine(block_size=32) as mocker,
-        router(nats_server, namespace, kv_cache_block_size=16) as url,
         running(sidecar(mocker, nats_server, namespace).serve),
-        httpx.AsyncClient(base_url=url, timeout=30.0) as http,
+        client_of(router(nats_server, namespace, kv_cache_block_size=16)) as http,
     ):
         page = await seen(http, "/ready", lambda page: "no prefix can match" in str(page))
         reported = str(page)

@@ -1,11 +1,10 @@
 """A worker that was configured and never answered: everybody who asks is told, and why."""
 
-import httpx
 import pytest
 
 from kvmesh.actors.members.static_registry import SILENT
 from tests.integration.support.failing_engine import FailingEngine, failing_engines
-from tests.integration.support.live_router import free_port, router
+from tests.integration.support.live_router import client_of, free_port, router
 from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
@@ -15,8 +14,7 @@ async def test_a_dead_url_is_named_by_every_view_until_its_engine_answers() -> N
     port = free_port()
     async with (
         failing_engines(1) as (well,),
-        router([well.url, f"http://127.0.0.1:{port}"]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(router([well.url, f"http://127.0.0.1:{port}"])) as client,
     ):
         ready = await client.get("/ready")
         overview = await seen(client, "/v1/overview", lambda page: page["problems"])
@@ -42,10 +40,7 @@ async def test_a_dead_url_is_named_by_every_view_until_its_engine_answers() -> N
 
 async def test_where_no_engine_ever_answered_the_router_says_which() -> None:
     dead = f"http://127.0.0.1:{free_port()}"
-    async with (
-        router([dead, dead], path="/health") as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([dead, dead], path="/health")) as client:
         answer = await seen(client, "/ready", lambda page: page.get("warnings"))
         asked = await client.post("/v1/completions", json={"model": "m", "prompt": "x"})
 

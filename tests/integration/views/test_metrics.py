@@ -82,10 +82,7 @@ async def test_what_is_counted_is_what_happened() -> None:
         MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
     )
     await engine.start()
-    async with (
-        live_router.router([engine.url]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with live_router.client_of(live_router.router([engine.url])) as client:
         for number in range(4):
             body = {"model": "mock", "max_tokens": 3, "prompt": PROMPT + str(number)}
             assert (await client.post("/v1/completions", json=body)).status_code == 200
@@ -195,10 +192,7 @@ async def test_a_shadow_policy_is_asked_and_not_obeyed() -> None:
         await engine.start()
     shadows = DecisionSettings(shadow_policy=("kv:prefill-decode:overlap_score_weight=0",))
     urls = [engine.url for engine in engines]
-    async with (
-        live_router.router(urls, decision=shadows) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with live_router.client_of(live_router.router(urls, decision=shadows)) as client:
         workers = set()
         for number in range(3):
             body = {"model": "mock", "max_tokens": 1, "prompt": PROMPT + str(number)}

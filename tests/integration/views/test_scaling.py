@@ -62,8 +62,9 @@ async def test_load_fills_the_workers_and_the_idle_one_leaves_first() -> None:
         await engine.start()
     urls = [engine.url for engine in engines]
     async with (
-        live_router.router(urls, scaling=ScalingOptions(backlog_s=0.5)) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        live_router.client_of(
+            live_router.router(urls, scaling=ScalingOptions(backlog_s=0.5))
+        ) as client,
     ):
         at_rest = await samples(client)
         async with client.stream("POST", "/v1/completions", json=body(0)) as answer:
@@ -92,10 +93,9 @@ async def test_what_is_held_wants_more_workers() -> None:
     await engine.start()
     held = AdmissionSettings(max_backlog_ms=1.0, max_wait_s=60.0)
     async with (
-        live_router.router(
-            [engine.url], admission=held, scaling=ScalingOptions(backlog_s=0.01)
-        ) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        live_router.client_of(
+            live_router.router([engine.url], admission=held, scaling=ScalingOptions(backlog_s=0.01))
+        ) as client,
     ):
         sent = [
             asyncio.create_task(client.post("/v1/completions", json=body(number)))
@@ -127,8 +127,7 @@ async def test_live_programs_fill_caches_while_they_pause() -> None:
         await engine.start()
     prompt = LONG * 12
     async with (
-        live_router.router([engine.url for engine in engines]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        live_router.client_of(live_router.router([engine.url for engine in engines])) as client,
     ):
         sent = {"model": "mock", "prompt": prompt, "max_tokens": 4}
         headers = {"x-claude-code-session-id": "an-agent"}

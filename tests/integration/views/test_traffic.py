@@ -16,7 +16,7 @@ from tests.integration.support.failing_engine import (
     failing_engines,
     never_answer,
 )
-from tests.integration.support.live_router import free_port, router, serving
+from tests.integration.support.live_router import client_of, free_port, router, serving
 from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -40,10 +40,11 @@ async def overview(client: httpx.AsyncClient) -> dict[str, Any]:
 async def test_a_router_counts_by_model_tenant_and_kind_of_error() -> None:
     async with (
         failing_engines(1) as engines,
-        router(
-            [engines[0].url], parity_sample=0, failure=FailureSettings(wait_for_worker_s=0.0)
-        ) as url,
-        httpx.AsyncClient(base_url=url, timeout=30.0) as client,
+        client_of(
+            router(
+                [engines[0].url], parity_sample=0, failure=FailureSettings(wait_for_worker_s=0.0)
+            )
+        ) as client,
     ):
         engine = engines[0]
         engine.answer = answer_well
