@@ -78,28 +78,6 @@ def test_a_workers_capacity_displaces_its_least_recently_used_leaves() -> None:
     assert index.statistics().displaced == 50 + 400
 
 
-def test_a_removed_worker_leaves_nothing_behind() -> None:
-    index = new_approx(ttl_s=10.0)
-    index.record(A, prompt(300), 0.0)
-    index.record(B, prompt(100), 0.0)
-
-    index.remove_worker(A)
-    index.remove_worker(C)
-
-    assert index.find_matches(prompt(300)) == {B: 100}
-    assert index.statistics().entries == 100
-    assert not index.sweep(1)
-    assert not index.sweep(10)
-    assert 100 < index.statistics().blocks <= 300
-    while not index.sweep(100):
-        pass
-    assert index.statistics().blocks == 100
-    index.record(A, prompt(7), 1.0)
-    assert index.find_matches(prompt(300)) == {B: 100, A: 7}
-    index.expire(20.0)
-    assert index.statistics().entries == 0
-
-
 def test_blocks_of_workers_that_come_and_go_are_not_kept_until_somebody_sweeps() -> None:
     index = new_approx()
 

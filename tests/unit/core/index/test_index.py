@@ -16,44 +16,6 @@ def asked(hashes: list[int]) -> BlockHashes:
     return BlockHashes.of(hashes, 16)
 
 
-def test_a_store_behind_an_unknown_parent_is_a_gap() -> None:
-    index = KvIndex()
-
-    assert index.apply(A, stored(PROMPT[5:8], PROMPT[4])) == 3
-    index.apply(B, stored(PROMPT[:5]))
-    assert index.apply(A, stored(PROMPT[5:8], PROMPT[4])) == 3
-
-    assert index.find_matches(asked(PROMPT)) == {B: 5}
-    assert index.workers() == [B]
-    index.apply(A, stored(PROMPT[:2]))
-    assert index.apply(A, stored(PROMPT[5:8], PROMPT[4])) == 3
-    assert index.find_matches(asked(PROMPT)) == {A: 2, B: 5}
-    assert index.apply(A, stored(PROMPT[5:8], 12345)) == 3
-    assert index.statistics().orphans == 12
-
-
-def test_evictions_and_repetitions_leave_the_truth() -> None:
-    index = KvIndex()
-    for _ in range(2):
-        index.apply(A, stored(PROMPT[:10]))
-        index.apply(B, stored(PROMPT[:10]))
-    for _ in range(2):
-        assert index.apply(A, Removed(pack_hashes(PROMPT[9:4:-1]))) == 0
-
-    assert index.find_matches(asked(PROMPT)) == {A: 5, B: 10}
-    assert (index.blocks(A), index.blocks(B), index.blocks(C)) == (5, 10, 0)
-    statistics = index.statistics()
-    assert (statistics.blocks, statistics.entries, statistics.missing) == (10, 15, 5)
-    assert (statistics.workers, statistics.tiers) == (2, 1)
-    assert (statistics.stored, statistics.removed) == (40, 5)
-    index.apply(A, Removed(pack_hashes([*PROMPT[4:2:-1], *PROMPT[20:23]])))
-    assert index.blocks(A) == 3
-    assert index.worker_digest(A) == sum(PROMPT[:3]) % 2**64
-    index.apply(C, Removed(pack_hashes(PROMPT[:2])))
-    index.apply(A, Removed(pack_hashes(PROMPT[:2]), tier=2))
-    assert index.statistics().missing == 12
-
-
 def test_a_removed_workers_memory_is_swept_in_slices() -> None:
     index = KvIndex()
     index.apply(A, stored(PROMPT))
@@ -84,19 +46,6 @@ def test_thousands_of_workers_share_one_index() -> None:
     assert index.find_matches(asked(PROMPT)) == {
         name: number % 5 + 1 for number, name in enumerate(names)
     }
-
-
-def test_tiers_tell_what_is_held_there_or_nearer() -> None:
-    index = KvIndex()
-    index.apply(A, stored(PROMPT[:4]))
-    index.apply(A, stored(PROMPT[:9], tier=2))
-    index.apply(B, stored(PROMPT[:2]))
-
-    assert index.find_tier_matches(asked(PROMPT)) == [{A: 4, B: 2}, {A: 4, B: 2}, {A: 9, B: 2}]
-    assert index.find_matches(asked(PROMPT)) == {A: 4, B: 2}
-    assert (index.blocks(A, 2), index.blocks(A, 3)) == (9, 0)
-    assert index.statistics().tiers == 3
-    assert index.worker_digest(A) == (sum(PROMPT[:4]) + 5 * sum(PROMPT[:9])) % 2**64
 
 
 def test_watchers_are_told_what_was_removed_from_the_device_and_of_whom() -> None:
@@ -208,20 +157,6 @@ def test_a_run_behind_a_held_block_makes_room_for_itself() -> None:
     assert not index.truncated(A)
 
 
-def test_a_tier_made_late_has_nothing_old() -> None:
-    index = KvIndex(max_blocks=16)
-    index.apply(A, stored(PROMPT[:4]))
-    index.apply(C, stored([11, 12, 13, 14]))
-    index.apply(B, stored([1]))
-
-    index.apply(B, stored([1], tier=1))
-    assert index.find_tier_matches(asked(PROMPT)) == [{A: 4}, {A: 4}]
-    index.sweep(1000)
-
-    assert index.find_tier_matches(asked([1])) == [{B: 1}, {B: 1}]
-    assert (index.blocks(A), index.blocks(C)) == (4, 4)
-
-
 def test_evicted_memory_is_given_back_bit_by_bit() -> None:
     index = KvIndex(max_blocks=4096)
     for first in range(0, 20_000, 40):
@@ -274,3 +209,30 @@ def test_little_more_of_a_prompt_is_hashed_than_is_held(held: int, hashed: int) 
 
     assert index.find_matches(prompt) == ({A: held} if held else {})
     assert len(prompt.upto(0)) == hashed
+
+
+def test_tiers_tell_what_is_held_there_or_nearer() -> None:
+    index = KvIndex()
+    index.apply(A, stored(PROMPT[:4]))
+    index.apply(A, stored(PROMPT[:9], tier=2))
+    index.apply(B, stored(PROMPT[:2]))
+
+    assert index.find_tier_matches(asked(PROMPT)) == [{A: 4, B: 2}, {A: 4, B: 2}, {A: 9, B: 2}]
+    assert index.find_matches(asked(PROMPT)) == {A: 4, B: 2}
+    assert (index.blocks(A, 2), index.blocks(A, 3)) == (9, 0)
+    assert index.statistics().tiers == 3
+    assert index.worker_digest(A) == (sum(PROMPT[:4]) + 5 * sum(PROMPT[:9])) % 2**64
+
+
+def test_a_tier_made_late_has_nothing_old() -> None:
+    index = KvIndex(max_blocks=16)
+    index.apply(A, stored(PROMPT[:4]))
+    index.apply(C, stored([11, 12, 13, 14]))
+    index.apply(B, stored([1]))
+
+    index.apply(B, stored([1], tier=1))
+    assert index.find_tier_matches(asked(PROMPT)) == [{A: 4}, {A: 4}]
+    index.sweep(1000)
+
+    assert index.find_tier_matches(asked([1])) == [{B: 1}, {B: 1}]
+    assert (index.blocks(A), index.blocks(C)) == (4, 4)

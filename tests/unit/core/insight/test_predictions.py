@@ -69,14 +69,6 @@ def test_answers_that_are_no_evidence_are_counted_but_prove_nothing() -> None:
     assert (report.over, report.recent_answers) == (100, 0)
 
 
-def test_a_prompt_the_engine_counts_otherwise_blames_the_tokenizer() -> None:
-    clock = Clock()
-
-    assert not any(clock.answer(320, 0, counted=PROMPT + 1) for _ in range(100))
-    report = clock.predictions.report(A)
-    assert (report.unlike, report.over, report.predicted_tokens) == (100, 0, 0)
-
-
 def test_a_block_or_a_tenth_of_the_prompt_more_or_less_is_no_miss() -> None:
     predictions = Predictions(BLOCK)
     for prompt, predicted, cached in ((100, 48, 32), (1000, 480, 576)):

@@ -59,18 +59,6 @@ def test_overflow_becomes_a_dump_under_the_next_numbers() -> None:
     assert sender.statistics().dumps == 2
 
 
-def test_a_remade_journal_gets_a_dump() -> None:
-    sender = EventSender(7, lambda: STATE, LIMITS)
-    confirm(sender, sender.send(0.0), 50)
-    sender.add([change(3)])
-    [(token, _)] = sender.send(0.0)
-
-    assert not sender.acknowledge(token, 1, 0.0)
-
-    [dump] = batches(sender.send(0.0))
-    assert (dump.first_seq, dump.events) == (4, [Cleared(), *STATE])
-
-
 def test_a_replica_that_misses_recent_events_gets_them_again() -> None:
     sender = started()
     sender.add([change(3)])
@@ -91,19 +79,6 @@ def test_several_replicas_that_miss_the_same_get_one_answer() -> None:
     assert sender.recover(7, 3, now=0.1)
     assert sender.recover(7, 3, now=0.2) == []
     assert sender.recover(7, 3, now=1.2)
-
-
-def test_a_dump_under_way_answers_everybody() -> None:
-    sender = started()
-    sender.recover(7, 0, now=0.1)
-    assert sender.recover(7, 0, now=2.0) == []
-    dump = sender.send(2.0)
-
-    assert sender.recover(7, 0, now=4.0) == []
-    assert not sender.is_waiting()
-    confirm(sender, dump, 2)
-    sender.recover(7, 0, now=6.0)
-    assert sender.is_waiting()
 
 
 def test_no_second_dump_is_made_while_the_last_batch_of_one_is_under_way() -> None:

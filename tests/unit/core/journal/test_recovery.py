@@ -20,18 +20,6 @@ def test_a_worker_never_read_is_not_known_yet() -> None:
     assert not Recovery().is_distrusted(W)
 
 
-def test_a_gap_is_asked_about_after_a_grace_and_again_until_it_closes() -> None:
-    recovery = followed(gap=True)
-    missing = Missing(W, 1, 5)
-
-    assert recovery.check(0.4) == []
-    assert recovery.check(0.5) == [missing]
-    assert recovery.check(1.0) == []
-    assert recovery.check(2.5) == [missing]
-    recovery.progress(W, Cursor(1, 9), 2.6, whole=False)
-    assert recovery.check(9.0) == []
-
-
 def test_a_long_doubt_degrades_a_worker() -> None:
     recovery = followed(gap=True)
 
@@ -107,14 +95,6 @@ def test_a_worker_stuck_in_an_old_epoch_is_told_after_a_while() -> None:
         recovery.receive(W, 2, 90, now)
 
     assert recovery.check(6.0) == [Missing(W, 3, NOTHING_FITS, outdated=True)]
-
-
-def test_a_worker_without_events_is_approximate_and_never_asked() -> None:
-    recovery = followed(gap=True)
-    recovery.describe(W, events=False, complete=True)
-
-    assert recovery.trust(W, 1.0) is Trust.APPROX
-    assert recovery.check(1.0) == []
 
 
 def test_a_worker_that_lost_its_engines_history_is_degraded() -> None:

@@ -16,7 +16,6 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.digest import Claim
 from kvmesh.core.journal.ordering import Cursor
 from kvmesh.core.journal.replica import Folded, IndexReplica
-from kvmesh.formats import FormatRange
 
 A, B = WorkerId("a"), WorkerId("b")
 
@@ -39,25 +38,6 @@ def replica(*records: tuple[WorkerId, bytes]) -> IndexReplica:
 
 def held(made: IndexReplica, workers: Iterable[WorkerId] = (A, B)) -> dict[WorkerId, int]:
     return {worker: made.index.blocks(worker) for worker in workers}
-
-
-def test_a_replica_that_does_not_read_the_format_folds_no_record_of_it() -> None:
-    made = IndexReplica(KvIndex(), reads=FormatRange(2, 3))
-    made.index.apply(A, stored(ROOT, 1))
-    made.restore(1, "today", {A: Cursor(1, 2)}, 0.0)
-    made.open("today", 0.0)
-
-    folded = made.fold(2, A, batch(2, stored(1, 2)), 0.0)
-
-    assert folded.refused or folded.turned
-    assert held(made)[A] == 1
-
-
-def test_garbage_is_counted_and_passed_over() -> None:
-    made = replica((A, b'{"stream":"X","seq":1}'), (A, batch(1, stored(ROOT, 1))))
-
-    assert made.statistics().garbage == 1
-    assert (made.applied_sequence, held(made)[A]) == (2, 1)
 
 
 def test_a_new_epoch_takes_the_old_ones_blocks_away() -> None:

@@ -129,19 +129,6 @@ def test_a_long_good_time_makes_the_next_back_off_the_shortest() -> None:
     assert health.retry_in_s("w0", 12.0 + FORGET_EJECTIONS_S) == 1.0
 
 
-def test_an_answer_that_comes_too_slowly_keeps_an_ejected_member_out_for_now() -> None:
-    health = make_health()
-    health.note("w0", RESET, 0.0)
-
-    assert health.answered("w0", "slow", 1.5)
-    assert health.stage("w0") is Stage.EJECTED
-    assert not health.answered("w0", "slow", 3.0)
-    assert "w0" not in admitted(health, 4.0)
-    assert health.answered("w0", "ok", 4.5)
-
-    assert health.stage("w0") is Stage.TRICKLE
-
-
 def test_overload_is_rest_for_as_long_as_it_asks_however_it_stands() -> None:
     health = make_health()
     health.note("w0", status_attempt(429, retry_after_s=4.0), 0.0)

@@ -62,21 +62,6 @@ def test_a_larger_epoch_is_a_restart_and_an_older_one_is_ignored() -> None:
     assert members.epoch("w3") is None
 
 
-def test_strangers_and_trusted_members_change_nothing() -> None:
-    members = make_members("w1")
-
-    assert members.note("w1", SERVED, 0.0) is None
-    assert members.note("w2", SERVED, 0.0) is None
-    assert members.note("w2", CUT, 0.0) is None
-    assert members.answered("w1", "down", 0.0) is None
-    assert members.answered("w2", "down", 0.0) is None
-    assert members.forgive("unheard of", 0.0) == []
-    assert members.remove("w2") is None
-    members.health.chosen("w2", 0.0)
-
-    assert members.usable(0.0) == ("w1",)
-
-
 def test_a_third_may_be_out_for_failed_requests_and_the_likeliest_of_the_others_are_let_in() -> (
     None
 ):
@@ -87,29 +72,6 @@ def test_a_third_may_be_out_for_failed_requests_and_the_likeliest_of_the_others_
 
     assert members.usable(0.5) == ("w0", "w1", "w2", "w5"), "w3 and w4 failed last"
     assert members.health.spared == 3
-
-
-def test_the_view_shows_everyone() -> None:
-    members = Membership(backoff_s=4.0)
-    members.observe("w2", 7, 0.0)
-    members.add("w1", 0.0)
-    members.note("w1", SERVED, 0.0)
-    members.note("w1", CUT, 1.0)
-
-    first, second = members.view(2.0)
-
-    assert (first.member, first.usable, first.stage, first.retry_in_s) == (
-        "w1",
-        False,
-        "ejected",
-        3.0,
-    )
-    assert (first.failures, first.attempts) == (1, 2)
-    assert (second.member, second.epoch, second.usable, second.retry_in_s) == ("w2", 7, True, 0.0)
-    assert (second.failures, second.attempts, second.stage) == (0, 0, "in")
-    assert second.last_sign_s == 2.0
-    members.observe("w2", 7, 1.5)
-    assert members.view(2.0)[1].last_sign_s == 0.5
 
 
 def test_why_a_member_is_not_ready_is_said_in_its_own_words() -> None:
@@ -151,3 +113,18 @@ def test_a_suspect_is_in_again_with_its_answer() -> None:
 
     assert kinds(members.answered("w1", "ok", 0.01)) == [ChangeKind.RECOVERED]
     assert members.usable(0.01) == ("w1", "w2")
+
+
+def test_strangers_and_trusted_members_change_nothing() -> None:
+    members = make_members("w1")
+
+    assert members.note("w1", SERVED, 0.0) is None
+    assert members.note("w2", SERVED, 0.0) is None
+    assert members.note("w2", CUT, 0.0) is None
+    assert members.answered("w1", "down", 0.0) is None
+    assert members.answered("w2", "down", 0.0) is None
+    assert members.forgive("unheard of", 0.0) == []
+    assert members.remove("w2") is None
+    members.health.chosen("w2", 0.0)
+
+    assert members.usable(0.0) == ("w1",)

@@ -1,8 +1,5 @@
-import pytest
-
 from kvmesh._native import ActiveSequences
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.members.loads import Demand, new_sequences
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
@@ -121,36 +118,6 @@ def test_waiting_counts_down_as_far_as_the_oldest_prompt() -> None:
     assert loads.wait_ms(1.0, now=9.0, step_tokens=50.0) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("blocks", "shared"), [(15, 0), (42, 32), (330, 320), (1100, 1024), (6250, 6144)]
-)
-def test_blocks_shared_by_requests_count_once_as_far_as_keys_tell(blocks: int, shared: int) -> None:
-    sequences = make_sequences()
-    loads, tokens = sequences.loads(W1), blocks * 16
-    keys = tuple(sharing_keys(range(1, blocks + 1)))
-
-    sequences.add("r1", W1, Demand(tokens, tokens, keys=keys), now=0.0)
-    assert loads.active_blocks == blocks
-    sequences.add("r2", W1, Demand(tokens, 0, keys=keys), now=0.0)
-    assert loads.active_blocks == blocks + (blocks - shared)
-    sequences.finish("r1")
-    assert loads.active_blocks == blocks
-    sequences.finish("r2")
-    assert loads.active_blocks == 0
-
-
-def test_settling_is_not_repeated_within_a_moment() -> None:
-    sequences = make_sequences()
-    sequences.settle(0.0, lambda _: 0.0)
-    sequences.add("r1", W1, Demand(16, 16, streams=False), now=0.0)
-
-    sequences.settle(0.0, lambda _: 0.0)
-    sequences.settle(0.005, lambda _: 0.0)
-    assert list(sequences.loads(W1).prefilling) == ["r1"]
-    sequences.settle(0.01, lambda _: 0.0)
-    assert not sequences.loads(W1).prefilling
-
-
 def test_output_takes_blocks_as_it_grows_and_never_shrinks() -> None:
     sequences = make_sequences()
     sequences.add("r1", W1, Demand(30, 30, expected_output_tokens=32), now=0.0)
@@ -225,35 +192,6 @@ def test_a_removed_worker_takes_its_bookings_along() -> None:
     assert sequences.statistics().dropped_with_worker == 2
 
 
-def test_load_that_nobody_booked_is_replaced_not_added_up() -> None:
-    sequences = make_sequences()
-    sequences.add("r1", W1, Demand(16, 16), now=0.0)
-    loads = sequences.loads(W1)
-
-    sequences.correct(W1, requests=3, blocks=20, prefill_tokens=500)
-    sequences.correct(W1, requests=2, blocks=10, prefill_tokens=100)
-
-    assert (loads.active_requests, loads.booked_requests) == (3, 1)
-    assert (loads.active_blocks, loads.booked_blocks) == (11, 1)
-    assert (loads.prompt_tokens, loads.prefill_tokens) == (16 + 160, 16 + 100)
-    sequences.first_token("r1", now=1.0)
-    assert loads.wait_ms(1.0, now=9.0) == 100.0
-    sequences.correct(W1, requests=0, blocks=0, prefill_tokens=0)
-    assert (loads.active_requests, loads.active_blocks, loads.prompt_tokens) == (1, 1, 16)
-
-
-def test_impossible_demands_are_made_possible() -> None:
-    sequences = make_sequences()
-
-    sequences.add("r1", W1, Demand(-5, 10, -3, keys=(1, 2, 3)), now=0.0)
-    sequences.add("r2", W1, Demand(640, 999, keys=(1, 2, 3, 4, 5)), now=0.0)
-
-    loads = sequences.loads(W1)
-    assert (loads.prompt_tokens, loads.prefill_tokens, loads.active_blocks) == (640, 640, 40)
-    assert len(loads.shared) == 2
-    assert loads.expected_blocks == 0
-
-
 def test_after_another_block_size_everything_still_ends_at_nothing() -> None:
     sequences = make_sequences()
     demand = Demand(100, 68, expected_output_tokens=40, keys=(1, 2))
@@ -276,18 +214,6 @@ def test_after_another_block_size_everything_still_ends_at_nothing() -> None:
     left = (loads.active_requests, loads.active_blocks, loads.expected_blocks)
     assert left == (0, 0, 0)
     assert (loads.prompt_tokens, loads.prefill_tokens) == (0, 0)
-
-
-def test_a_first_token_of_a_whole_answer_ends_its_prefill() -> None:
-    sequences = make_sequences()
-    sequences.add("r1", W1, Demand(100, 100, streams=False), now=1.0)
-
-    booking = sequences.first_token("r1", now=2.0)
-
-    assert booking is not None
-    assert not booking.prefilling
-    loads = sequences.loads(W1)
-    assert (loads.silent, loads.prefill_tokens) == (0, 0)
 
 
 def test_output_that_comes_unseen_takes_the_place_of_what_was_expected() -> None:

@@ -91,18 +91,6 @@ def test_what_a_frozen_process_missed_keeps_its_order_however_long_it_lasts() ->
     assert probe.received[-2:] == [(4.5, Tick("n", 4)), (5.0, Tick("n", 5))]
 
 
-def test_a_process_killed_while_frozen_hears_nothing_of_it() -> None:
-    sim = Simulation(1)
-    process, lives = add_probe(sim)
-    process.frozen_s = 2.0
-    sim.deliver(process, 1, "probe", Tick())
-    sim.kill(process)
-    sim.start(process)
-    sim.run(3.0)
-
-    assert [life.messages() for life in lives] == [[Started()], [Started()]]
-
-
 def test_a_crash_between_two_effects_loses_the_second() -> None:
     logged: list[str] = []
     for seed in range(40):
@@ -143,16 +131,6 @@ def test_a_pause_between_two_effects_delays_the_rest_and_keeps_all_in_order() ->
         assert (probe.received[-1][0] >= 4.0) is (struck > 0)
 
     assert paused > 10
-
-
-def test_a_process_killed_while_paused_within_a_turn_does_not_finish_it() -> None:
-    sim = Simulation(1, SimFaults(until_s=1.0, pause_at_effect=1.0, outage_s=(1.0, 1.0)))
-    process, _ = add_probe(sim, answers=lambda _: [Log("info", "one")])
-    sim.kill(process)
-    sim.run(3.0)
-
-    assert sim.struck["pause_at_effect"] == 1
-    assert not sim.logged
 
 
 def test_checks_run_after_every_step_of_a_living_process() -> None:

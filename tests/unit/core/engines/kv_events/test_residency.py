@@ -93,13 +93,6 @@ def test_one_engine_hash_may_stand_for_two_namespaces() -> None:
     assert engine.apply(EngineRemoved((12, 12))) == [gone(*hashes_of(more[0]), *salted[1:])]
 
 
-def test_the_block_size_is_learned_from_events() -> None:
-    engine = Engine()
-
-    assert engine.apply(stored(11, 12)) == [held(ROOT, FIRST, SECOND)]
-    assert engine.block_size == 4
-
-
 def test_an_engine_that_began_anew_may_have_another_block_size() -> None:
     engine = Engine(4)
     engine.apply(stored(11, 12))
@@ -117,17 +110,6 @@ def test_blocks_of_no_size_are_refused() -> None:
     with pytest.raises(ValueError, match="1 blocks of 0 tokens"):
         engine.apply(stored(11, block_size=0))
     assert engine.apply(stored(11, 12)) == [held(ROOT, FIRST, SECOND)]
-
-
-def test_a_tier_lists_what_is_held_there_or_nearer() -> None:
-    engine = Engine(4)
-    engine.apply(stored(11, 12))
-
-    offloaded = engine.apply(stored(12, parent=11, tokens=TOKENS[4:], tier=1))
-
-    assert offloaded == [held(ROOT, FIRST, SECOND, tier=1)]
-    assert engine.apply(EngineRemoved((12,))) == [gone(SECOND)]
-    assert engine.apply(EngineRemoved((12,), tier=1)) == [gone(SECOND, tier=1)]
 
 
 def test_only_the_first_group_counts() -> None:

@@ -18,9 +18,9 @@ from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.outcomes import UNKNOWN, Attempt, Verdict
 from kvmesh.core.routing.peers.records import read_records
 from kvmesh.formats import FormatRange
-from tests.reference.routing.outbox import MOST_RETRIED, MOST_WORKERS
 
 W = WorkerId("w1")
+MOST_RETRIED, MOST_WORKERS = 1024, 1 << 14
 SIZE = 16
 
 

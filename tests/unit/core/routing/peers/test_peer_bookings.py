@@ -73,16 +73,6 @@ def test_speeds_are_learned_from_what_peers_see() -> None:
     assert report.output_tokens == 100
 
 
-def test_events_heard_before_are_skipped() -> None:
-    hints = GatewayMessage()
-    hints.receive(1, placed("q"), Ended("q"))
-
-    assert hints.receive(1, placed("q"), Ended("q"), placed("r"))
-
-    assert hints.ids() == ["r"]
-    assert hints.peers.statistics().applied == 3
-
-
 def test_a_gap_makes_the_peer_incomplete_until_its_whole_state_came() -> None:
     hints = GatewayMessage()
     hints.receive(1, placed("lost-end"), placed("kept"))
@@ -94,16 +84,6 @@ def test_a_gap_makes_the_peer_incomplete_until_its_whole_state_came() -> None:
     assert hints.ids() == ["kept", "new"]
     assert hints.peers.incomplete() == []
     assert hints.peers.statistics().gaps == 1
-
-
-def test_a_restarted_peer_takes_its_bookings_along() -> None:
-    hints = GatewayMessage()
-    hints.receive(1, placed("old"))
-
-    assert hints.receive(1, placed("new"), epoch=2)
-    assert hints.receive(2, placed("late"), epoch=1)
-
-    assert hints.ids() == ["new"]
 
 
 def test_a_peer_cannot_change_what_others_booked() -> None:
@@ -195,3 +175,13 @@ def test_answers_that_are_not_streamed_grow_alike_at_both_replicas() -> None:
 
     loads = [one.sequences.loads(W) for one in (home, hints)]
     assert [(one.active_blocks, one.expected_blocks) for one in loads] == [(15, 0)] * 2
+
+
+def test_a_restarted_peer_takes_its_bookings_along() -> None:
+    hints = GatewayMessage()
+    hints.receive(1, placed("old"))
+
+    assert hints.receive(1, placed("new"), epoch=2)
+    assert hints.receive(2, placed("late"), epoch=1)
+
+    assert hints.ids() == ["new"]

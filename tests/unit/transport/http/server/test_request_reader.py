@@ -98,23 +98,6 @@ def test_a_chunked_body_is_whole_its_extensions_and_trailers_dropped() -> None:
     assert one(*(data[i : i + 1] for i in range(len(data)))).body == b"abcd"
 
 
-def test_pipelined_requests_come_out_in_order_a_malformed_one_last() -> None:
-    first, second, problem = read(get(b"Host: a") + post(b"Content-Length: 1", body=b"z") + b"\0\0")
-
-    assert isinstance(first, Request)
-    assert isinstance(second, Request)
-    assert (first.method, second.body) == ("GET", b"z")
-    assert status_of(problem) == 400
-
-
-def test_what_follows_a_last_request_means_nothing() -> None:
-    last = get(b"Host: a", b"Connection: close")
-
-    assert len(read(last + b"GET /again")) == 1
-    assert len(read(last, b"GET /again")) == 1
-    assert len(read(b"\0", b"GET /again")) == 1
-
-
 def test_a_body_over_the_limit_is_refused_before_or_while_it_arrives() -> None:
     chunk = b"1f4\r\n" + b"a" * 500 + b"\r\n"
 
@@ -227,18 +210,6 @@ def test_a_large_body_nested_too_deeply_is_refused() -> None:
 
     assert isinstance(problem, Problem)
     assert (problem.status, problem.code) == (413, "nested_too_deeply")
-
-
-def test_a_repeated_head_does_not_keep_its_body_from_being_counted() -> None:
-    reader = RequestReader(MANY)
-    large = b'{"a": "%b", "b": [1]}' % (b"x" * 40_000)
-    for body in (b"{}", b"{}", b"{}", large, b'{"a": [%b[]]}' % (b"[]," * 60_000)):
-        reader.feed(sized(body))
-
-    *requests, problem = reader.ready
-
-    assert [one.items for one in requests if isinstance(one, Request)] == [0, 0, 0, 5]
-    assert status_of(problem) == 413
 
 
 def test_what_is_no_json_may_hold_anything() -> None:
