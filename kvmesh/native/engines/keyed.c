@@ -3,6 +3,7 @@
 #include "engines/keyed.h"
 
 #define FEWEST_PLACES 8
+#define AHEAD 8
 
 void keyed_init(Keyed *self) {
     memset(self, 0, sizeof *self);
@@ -77,6 +78,10 @@ static int grow(Keyed *self, KeyedPart *part) {
     }
     memset(grown.places, 0xFF, room * sizeof *grown.places);
     for (uint32_t at = 0; at < part->room; at++) {
+        uint32_t later = part->places[at + AHEAD < part->room ? at + AHEAD : at];
+        if (later != UINT32_MAX) { /* keys lie anywhere: to wait for each takes four times as long */
+            __builtin_prefetch(keyed_at(self, later & NO_RECORD));
+        }
         if (part->places[at] != UINT32_MAX) {
             uint32_t number = part->places[at] & NO_RECORD;
             place(&grown, mixed(keyed_at(self, number)->key), number);
