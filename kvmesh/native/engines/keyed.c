@@ -71,7 +71,7 @@ static void place(KeyedPart *part, uint64_t hash, uint32_t number) {
 }
 
 static int grow(Keyed *self, KeyedPart *part) {
-    uint32_t room = part->room < FEWEST_PLACES ? FEWEST_PLACES : part->room + part->room / 8 * 3;
+    uint32_t room = part->room < FEWEST_PLACES ? FEWEST_PLACES : 2 * part->room;
     KeyedPart grown = {PyMem_RawMalloc(room * sizeof *grown.places), room, part->used};
     if (grown.places == NULL) {
         return no_memory();
@@ -95,7 +95,7 @@ static int grow(Keyed *self, KeyedPart *part) {
 int keyed_enter(Keyed *self, uint32_t number) {
     uint64_t hash = mixed(keyed_at(self, number)->key);
     KeyedPart *part = self->parts + (hash >> 56);
-    if (part->used >= part->room - part->room / 5 && grow(self, part) < 0) {
+    if (part->used >= part->room - part->room / 8 && grow(self, part) < 0) {
         return -1;
     }
     place(part, hash, number);
