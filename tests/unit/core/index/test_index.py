@@ -193,9 +193,9 @@ def test_a_frozen_view_can_be_given_up() -> None:
 
     frozen.close()
     frozen.close()
-    index.apply(A, stored(PROMPT[4:8], PROMPT[3]))
+    index.apply(A, Removed(pack_hashes(PROMPT[2:4])))
 
-    assert sum(len(held) for _, _, held in frozen.parts()) == 8
+    assert sum(len(held) for _, _, held in frozen.parts()) == 2
 
 
 @pytest.mark.parametrize(
