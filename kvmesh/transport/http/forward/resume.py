@@ -12,7 +12,7 @@ import msgspec
 from kvmesh._native import EventStream
 from kvmesh.bounds import MAX_TOKENS
 from kvmesh.core.chat.continuation import Continuation, go_on
-from kvmesh.core.chat.splice import Seen
+from kvmesh.core.chat.splice import Seen, names_in
 from kvmesh.core.chat.stream_form import StreamForm, asks_ids, form_of, with_ids, without_ids
 from kvmesh.core.engines.sse import Usage
 from kvmesh.transport.http.server.incoming import Incoming
@@ -182,8 +182,8 @@ class Resumption:
             if self._asked and len(self._keep.gives) < _MOST_KNOWN:
                 self._keep.gives.add(origin)
             first = events.partition(_BLANK)[0]
-            is_data = first.startswith(_DATA) and len(first) <= _OPENING_BYTES
-            self._opening = first[len(_DATA) :] if is_data else b""
+            data = first[len(_DATA) :] if first.startswith(_DATA) else b""
+            self._opening = names_in(data) if len(data) > _OPENING_BYTES else data
 
     def feed(self, events: bytes) -> bytes:
         """Return what the client gets of another upstream's events. Raises `DivergedError`."""

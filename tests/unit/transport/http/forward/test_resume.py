@@ -46,6 +46,18 @@ def cut(resumption: Resumption, *events: bytes, plan: Agreeing | None = None) ->
     return resumption.cut(Asked(b""), stream_of(*events), RESET, plan or Agreeing(), poison=False)
 
 
+def test_names_are_kept_of_a_first_event_with_a_long_prompts_ids() -> None:
+    resumption = begun(StreamKeep(1 << 20))
+    resumption.sent(None, BODY, "http://w1", True)
+    resumption.opened(chunk("a", 4, prompt=list(range(5000))), "http://w1")
+
+    going = cut(resumption, chunk("a", 4, prompt=[1, 2, 3]))
+
+    assert isinstance(going, Going)
+    passed = resumption.feed(text_chunk("b", 5))
+    assert json.loads(passed.removeprefix(b"data: "))["id"] == json.loads(FIRST[6:])["id"]
+
+
 def test_what_all_keep_is_bounded_and_given_back() -> None:
     keep = StreamKeep(40_000)
     first, second = begun(keep), begun(keep)
