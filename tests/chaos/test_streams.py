@@ -136,7 +136,7 @@ class Storm:
 
 
 async def test_streams_survive_a_storm_of_kills(mesh: ChaosMesh) -> None:
-    limits = httpx.Limits(max_connections=None)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with (
         httpx.AsyncClient(base_url=mesh.front.url, timeout=60, limits=limits) as client,
         httpx.AsyncClient(base_url=mesh.reference.url, timeout=60, limits=limits) as truth,
@@ -184,7 +184,7 @@ async def test_streams_survive_kill_9_of_their_router_behind_a_meta_router(
 ) -> None:
     rng = random.Random(2)
     names, cut, equal, kills, number = list(FORMS), 0, 0, 0, 0
-    limits = httpx.Limits(max_connections=None)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with (
         httpx.AsyncClient(base_url=mesh.front.url, timeout=60, limits=limits) as client,
         httpx.AsyncClient(base_url=mesh.reference.url, timeout=60, limits=limits) as truth,
