@@ -18,7 +18,9 @@ from tests.integration.support.told_stream import FORMS, WORDS, Told, form, tell
 pytestmark = pytest.mark.integration
 
 TOKENS = 60
-CUT = 17
+CUT = 33
+"""Behind so many tokens: of a long prompt the ids alone are kept by then."""
+
 STREAMS = 80
 RETRIES = 25
 """What one tenant has saved up of them: an engine loses more streams at once."""
@@ -67,11 +69,12 @@ async def undisturbed(engine: MeshProcess, path: str, body: dict[str, Any]) -> T
         return await tell(client, path, body)
 
 
+@pytest.mark.parametrize("behind", ["", "and at length. " * 400], ids=["short", "long"])
 @pytest.mark.parametrize("name", FORMS)
 async def test_a_stream_survives_kill_9_of_its_engine(
-    engines: Sequence[MeshProcess], name: str
+    engines: Sequence[MeshProcess], name: str, behind: str
 ) -> None:
-    path, body = form(name, tokens=TOKENS)
+    path, body = form(name, tokens=TOKENS, behind=behind)
     async with clients(engines) as client:
         before = await undisturbed(engines[0], path, body)
 
