@@ -29,7 +29,7 @@ AGAIN = frozenset({"chat with tools", "chat with stop strings"})
 APART_S = 6.0
 """Between two kills: a stream meets one or two."""
 
-LONG = "what was told before. " * 250
+LONG = "what was told before. " * 500
 """Behind each prompt of the storm, where nothing of it is cached elsewhere."""
 
 ROUTER_CUTS = int(os.environ.get("KVMESH_ROUTER_CUTS", "100"))
@@ -39,7 +39,7 @@ SHORT_TOKENS = 150
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosMesh]:
-    size = MeshSize(routers=3, ranks=(1, 1, 1), blocks=4096, speedup=1.0)
+    size = MeshSize(routers=3, ranks=(1, 1, 1), blocks=16384, speedup=1.0)
     mesh = ChaosMesh(tmp_path_factory.mktemp("mesh"), size)
     try:
         asyncio.run(mesh.start())

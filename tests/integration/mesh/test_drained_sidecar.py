@@ -43,7 +43,7 @@ async def load_of(url: str) -> int:
 
 async def usable(mesh: ChaosMesh) -> int:
     """Return how many workers every router has at least."""
-    found = []
+    found: list[int] = []
     async with httpx.AsyncClient() as client:
         for one in mesh.routers:
             workers = (await client.get(f"{one.url}/v1/status")).json()["workers"]
