@@ -269,12 +269,15 @@ class Dispatch:
         again = None if before is None else before.record
         self._decider.enter(placed, one.visible_id, request.tenant, again, now)
         one.placed = placed
-        self.check(placed, now)
+        if self.follows_events:
+            self.check(placed, now)
 
     def check(self, placed: Placed, now: float) -> None:
-        """Note what its worker's events had told of a prompt, where that is evidence."""
+        """Note what its worker's events had told of a prompt, where that is evidence; there are
+        some.
+        """
         record = placed.record
-        if self.follows_events and record.by_cache and now >= self.predictions.check_at_s:
+        if record.by_cache and now >= self.predictions.check_at_s:
             chosen = Candidate(*record.terms())
             trust = self.scheduler.workers.info(chosen.worker).trust
             reported = self.predictions.reported(chosen, record.told_blocks, trust, now)

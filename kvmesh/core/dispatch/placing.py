@@ -88,16 +88,16 @@ class Placer:
         `name` is that of its booking, where that is not its id. Raises `RequestError` for a formula
         or a weight that there is not.
         """
-        scheduler, binding = self._scheduler, self._dispatch.binding
+        scheduler, dispatch = self._scheduler, self._dispatch
+        binding = dispatch.binding
         if scheduler.course is not self._followed:
             self._follow()
         asks = binding.bounded or binding.waiting
         bound_ms = binding.bound_ms(wishes.tenant) if asks else inf
         index, states = scheduler.overlaps.index, _NOBODY
         tiered = index is not None and len(index.tiers) > 1
-        if bound_ms is None or not self._usable or scheduler.workers.fetchers:
-            return None
-        if tiered and scheduler.overlaps.has_lookahead():
+        unlike = not self._usable or (tiered and scheduler.overlaps.has_lookahead())
+        if bound_ms is None or unlike or scheduler.workers.fetchers:
             return None
         output = -1 if wishes.output_tokens is None else wishes.output_tokens
         session = wishes.session if scheduler.sessions is not None else ""
@@ -119,7 +119,8 @@ class Placer:
             self._note_booked(placed, inputs, session, now)
         if binding.bounded:
             self._charge(placed, wishes.tenant)
-        self._dispatch.check(placed, now)
+        if dispatch.follows_events:
+            dispatch.check(placed, now)
         return placed
 
     def _note_booked(self, placed: Placed, inputs: Inputs | None, session: str, now: float) -> None:

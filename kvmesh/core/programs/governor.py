@@ -279,7 +279,7 @@ class Governor(Bookkeeper):
             limits = [*map(self._limit, self._fleet.workers(now))]
             self._easy_tokens = min(limits, default=0) / 2 if any(limits) else inf
             self._seats.measure()
-        return tokens <= self._easy_tokens and not (self._seats.crowded and self._easy_tokens < inf)
+        return tokens <= self._easy_tokens and not self._seats.crowded
 
     def _is_free(self, worker: WorkerId, tokens: int) -> bool:
         """Return whether nothing is held for a worker's sake: unknown cache, small, cheap."""

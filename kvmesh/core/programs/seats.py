@@ -46,7 +46,8 @@ class Seats:
     """Reservations by agent, each at one worker and until a time; sums by worker and tenant are
     kept. Taking and dropping one is O(log n).
 
-    `crowded` are workers more than half full, by `capacity` when it was asked last (`measure`).
+    `crowded` are workers known to be more than half full, by `capacity` when it was asked last
+    (`measure`); 0 is unknown.
     """
 
     def __init__(self, capacity: Callable[[WorkerId], int]) -> None:
@@ -93,16 +94,19 @@ class Seats:
         cache.tokens += more
         self.tenants[seat.tenant] = self.tenants.get(seat.tenant, 0) + more
         self.total_tokens += more
-        if 2 * cache.tokens > cache.limit:
-            self.crowded.add(seat.worker)
+        self._judge(seat.worker, cache)
+
+    def _judge(self, worker: WorkerId, cache: _Cache) -> None:
+        if 2 * cache.tokens > cache.limit > 0:
+            self.crowded.add(worker)
         else:
-            self.crowded.discard(seat.worker)
+            self.crowded.discard(worker)
 
     def measure(self) -> None:
         """Ask anew how much each worker's cache holds. O(workers)."""
         for worker, cache in self._caches.items():
             cache.limit = self._capacity(worker)
-        self.crowded = {name for name, one in self._caches.items() if 2 * one.tokens > one.limit}
+            self._judge(worker, cache)
 
     def drop(self, agent: Agent) -> None:
         """Give up an agent's reservation."""

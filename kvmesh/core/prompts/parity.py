@@ -124,7 +124,8 @@ class ParityProbe:
             return False
         if (state.requests + 1) % options.sample_every == 0:
             return False
-        models[model] = models.pop(model)
+        if len(models) > 1:
+            models[model] = models.pop(model)
         state.requests += 1
         return True
 

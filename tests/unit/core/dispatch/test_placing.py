@@ -15,6 +15,7 @@ from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.cost.arms import Arms, Marks
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.targets import Targets
+from kvmesh.core.dispatch import placing
 from kvmesh.core.dispatch.dispatch import Dispatch, Ending
 from kvmesh.core.dispatch.dispatched import Dispatched, at_once
 from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
@@ -353,6 +354,24 @@ def test_tiers_whose_hits_depend_on_what_follows_are_the_affair_of_dispatch(
         index.apply(WorkerId("w"), Reuse(lookahead=1))
 
     assert (decide(Way(dispatch)) is None) == has_lookahead
+
+
+def test_few_requests_at_sessions_workers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "MOST_PINNED", 1)
+    dispatch = dispatch_to("v", "w")
+    one = Way(dispatch)
+    dispatch.scheduler.sessions = Sessions(SessionOptions(affinity="hard"))
+    workers = {placed_of(ask(one, f"{n}", session=f"s{n % 9}")).record.worker for n in range(99)}
+
+    assert workers == {"v", "w"}
+    assert len(one._pinned) == 1
+
+
+def test_where_no_events_tell_nothing_is_asked_of_them() -> None:
+    dispatch = dispatch_to("v")
+    dispatch.follows_events = False
+
+    assert placed_of(ask(Way(dispatch))).event_tokens == -1
 
 
 @pytest.mark.parametrize("affinity", ["hard", "soft"])

@@ -1,3 +1,6 @@
+import pytest
+
+from kvmesh.core.programs.bookkeeper import MOST_UNREAD
 from kvmesh.core.programs.turn import Grant
 from tests.unit.core.programs.program_cases import (
     W1,
@@ -92,3 +95,16 @@ def test_a_governor_that_is_not_shared_keeps_no_news() -> None:
 
     assert governor.updates == {}
     assert governor.table.find(turn.agent) is not None
+
+
+def test_pauses_are_learned_whether_somebody_asks_or_many_have_come() -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+    for number in range(2 * MOST_UNREAD):
+        turn = take(governor, "a", 100, 10.0 * number)
+        governor.ended(turn, make_end(), 10.0 * number + 1.0)
+    agent = governor.table.agents[key("a")]
+
+    assert len(governor._unread) < MOST_UNREAD
+    pause = governor.expect(agent, agent.since_s)
+    assert pause is not None
+    assert pause.samples == pytest.approx(2 * MOST_UNREAD, abs=2)
