@@ -5,10 +5,10 @@ clients get is what an undisturbed run gives.
 import json
 import os
 import random
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import httpx
@@ -67,8 +67,10 @@ class Fleet(msgspec.Struct):
     engines: Sequence[Engine]
     client: httpx.Client
 
-    def ask(self, number: int, form: dict[str, Any], passed: threading.Event | None) -> Answered:
-        """Return a stream; `passed` is set when it is somewhere in the middle."""
+    def ask(self, number: int, form: dict[str, Any], passed: SimpleQueue[str] | None) -> Answered:
+        """Return a stream; `passed` gets its worker when it is somewhere in the middle, "" where it
+        never was.
+        """
         rng = random.Random(number)
         text = f"story {number} of many, told slowly"
         body: dict[str, Any] = {
@@ -92,7 +94,10 @@ class Fleet(msgspec.Struct):
                 if line.startswith("data: "):
                     take(found, line.removeprefix("data: "))
                 if passed is not None and len(found.texts) >= stop_at:
-                    passed.set()
+                    passed.put(found.head["x-kvmesh-worker"])
+                    passed = None
+        if passed is not None:
+            passed.put("")  # a busy engine sends several tokens at a time
         return found
 
 
@@ -130,6 +135,10 @@ def fleet(
         yield Fleet(pair.engines, pair.client)
 
 
+def port_of(engine: Engine) -> str:
+    return engine.url.rpartition(":")[2]
+
+
 def status_of(fleet: Fleet) -> list[bool]:
     workers = fleet.client.get("/v1/status").json()["workers"]
     return [one["usable"] for one in workers]
@@ -145,12 +154,17 @@ def test_no_stream_of_an_exact_form_is_cut_or_changed(fleet: Fleet, name: str) -
             number += AT_ONCE
             calm = list(threads.map(lambda one: fleet.ask(one, form, None), numbers))
             assert all(one.done and not one.error for one in calm), calm
-            passed = threading.Event()
-            asked = [threads.submit(fleet.ask, one, form, passed) for one in numbers]
-            assert passed.wait(120)
-            victim = fleet.engines[number // AT_ONCE % 2]
+            passed: SimpleQueue[str] = SimpleQueue()
+            leader = random.Random(number).choice(numbers)  # at its token its engine dies
+            asked = [
+                threads.submit(fleet.ask, one, form, passed if one == leader else None)
+                for one in numbers
+            ]
+            if not (worker := passed.get(timeout=600)):
+                continue
+            victim = next(one for one in fleet.engines if port_of(one) in worker)
             victim.kill()
-            port = victim.url.rpartition(":")[2]
+            port = port_of(victim)
             for one, before in zip(asked, calm, strict=True):
                 after = one.result()
                 if port not in after.head["x-kvmesh-worker"]:
@@ -160,6 +174,7 @@ def test_no_stream_of_an_exact_form_is_cut_or_changed(fleet: Fleet, name: str) -
                 equal += after.said == before.said and len(after.ids) == 1
                 if after.said != before.said:
                     wrong[f"{before.said} != {after.said}"[:2000]] += 1
+            print(f"{name}: {equal} of {cut}", flush=True)  # noqa: T201
             victim.start()
             victim.wait()
             eventually(lambda: all(status_of(fleet)), "all are usable", within_s=60.0)

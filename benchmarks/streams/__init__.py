@@ -1,0 +1,1 @@
+"""What streams that outlive their engine cost, and how many do."""
