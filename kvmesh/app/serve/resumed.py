@@ -85,8 +85,8 @@ class ResumedStreams:
         stream = sharing.find(key)
         if stream is None:
             raise _unknown(name)
-        if stream.head.why:
-            raise _conflict(f"stream {shown(name)} cannot go on: {stream.head.why}")
+        if why := stream.head.why or ("" if stream.head.path else "its request is not known"):
+            raise _conflict(f"stream {shown(name)} cannot go on: {why}")
         sharing.take(key, stream)
         exchange.scope.start(self._wait(exchange, sharing, key, after))
 
