@@ -234,13 +234,13 @@ class EventStream:
     def feed(self, data: bytes, /) -> bytes:
         """Return what may pass now, `data` itself when that is all; count the events that ended."""
 
-    def take(self, data: bytes, may_end: object, /) -> int | tuple[int, bytes]:
+    def take(self, data: bytes, may_end: object, /) -> int | bytes | tuple[int, bytes]:
         """Count `data`, which stands between two chunks of HTTP, if it may be passed on as it is.
 
         That is when it is nothing but whole chunks with plain size lines, each of whole ordinary
         events or `[DONE]`, and, if it `may_end`, the last chunk. Returns 1, with 2 if `tokens` are
         `due`, and with 4 at the end; else 0, and nothing has changed. Where lists of ids are
-        replaced it returns that with the chunks to pass in place of `data`.
+        replaced it returns the chunks to pass in place of `data`, in place of 1, else behind that.
         """
 
     def flush(self) -> bytes:

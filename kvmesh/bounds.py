@@ -15,6 +15,9 @@ from msgspec import Meta, MsgspecError
 UNREADABLE: Final = (MsgspecError, UnicodeDecodeError, RecursionError)
 """What a decoder raises for bytes that are not what it reads: catch all three."""
 
+DEFAULT_MAX_BLOCKS: Final = 1 << 24
+"""Blocks that an index holds unless it is told otherwise, whatever the memory."""
+
 MAX_TOKENS: Final = 2**31 - 1
 MAX_COUNT: Final = 2**53
 """The largest count that a float, and a JavaScript reader of our JSON, still holds exactly."""

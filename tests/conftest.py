@@ -1,4 +1,5 @@
 import asyncio
+import functools
 import gc
 import os
 import shutil
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import coverage
+import httpx
+import httpx2
 import hypothesis
 import pytest
 import pytest_timeout
@@ -31,13 +34,13 @@ os.environ["XDG_RUNTIME_DIR"] = RUNTIME = tempfile.mkdtemp(prefix="kvmesh-tests-
 # No deadlines: these machines are shared, and a slow example is no bug.
 SLOW = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile(
-    "dev", deadline=None, suppress_health_check=SLOW, max_examples=50
+    "dev", deadline=None, suppress_health_check=SLOW, max_examples=30
 )
 hypothesis.settings.register_profile(
-    "ci", deadline=None, suppress_health_check=SLOW, max_examples=50, derandomize=True
+    "ci", deadline=None, suppress_health_check=SLOW, max_examples=30, derandomize=True
 )
 hypothesis.settings.register_profile(
-    "nightly", deadline=None, suppress_health_check=SLOW, max_examples=5000
+    "nightly", deadline=None, suppress_health_check=SLOW, max_examples=3000
 )
 hypothesis.settings.register_profile(
     "mutants",
@@ -101,6 +104,13 @@ def leave_context(context: "zmq.Context[zmq.Socket[bytes]]") -> None:
 
 
 zmq.Context.__del__ = leave_context  # type: ignore[method-assign]  # of the test process only
+
+# Each client reads the machine's certificates, for 25 ms, though it speaks plain HTTP; here they
+# are read once.
+for library in (httpx, httpx2):
+    vars(library._transports.default)["create_ssl_context"] = functools.cache(
+        library.create_ssl_context
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")

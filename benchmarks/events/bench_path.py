@@ -3,6 +3,7 @@
 One engine, its sidecar, one nats-server (file storage), two routers, each a process. A batch is
 4 runs of 16 new blocks of 16 tokens, or one run of one block. Dynamo's standalone indexers listen
 to the engine's socket themselves, with no log in between: two processes, as two replicas would.
+Run as root, what is timed at once goes before other sessions of the machine, half a second a round.
 """
 
 import asyncio
@@ -18,7 +19,16 @@ from typing import Any, Final
 import uvloop
 
 from benchmarks.events.dynamo import dynamo_throughput
-from benchmarks.events.mesh import Batch, Shape, less, make_batches, publish, running_mesh, until
+from benchmarks.events.mesh import (
+    Batch,
+    Shape,
+    ahead_of_others,
+    less,
+    make_batches,
+    publish,
+    running_mesh,
+    until,
+)
 from benchmarks.index.peers import PEER, find_dynamo
 from benchmarks.measure import (
     BenchOptions,
@@ -44,11 +54,12 @@ async def throughput(batches: Sequence[Batch], shape: Shape, shares: list[Sample
     blocks = len(batches) * shape.size()
     with tempfile.TemporaryDirectory(prefix="kvmesh-bench-", ignore_cleanup_errors=True) as name:
         async with running_mesh(Path(name)) as mesh:
-            before, start = mesh.spent_us(), time.perf_counter()
-            await publish(mesh.engine, batches, 0)
-            await until(lambda: mesh.stored() >= blocks)
-            took_s = time.perf_counter() - start
-            spent = less(mesh.spent_us(), before)
+            with ahead_of_others():
+                before, start = mesh.spent_us(), time.perf_counter()
+                await publish(mesh.engine, batches, 0)
+                await until(lambda: mesh.stored() >= blocks)
+                took_s = time.perf_counter() - start
+                spent = less(mesh.spent_us(), before)
     shares.append({f"{role} us/block": each / blocks for role, each in spent.items()})
     total = sum(spent.values()) + spent["replica"]
     return {"blocks/s": blocks / took_s, "cpu us/block": total / blocks}

@@ -18,7 +18,10 @@ from benchmarks.house.tree import (
     MOST_ARGUMENTS,
     SourceFile,
     argument_count,
+    each_file,
+    find_files,
     find_functions,
+    find_statements,
     function_lines,
     read_tree,
 )
@@ -48,7 +51,7 @@ class Record(msgspec.Struct):
 def measure_house(root: Path = ROOT) -> Figures:
     """Return the figures of the repository at `root`."""
     kvmesh, lab = read_tree(root / "kvmesh"), read_tree(root / LAB)
-    tests, native = read_tree(root / "tests"), NativeTree(root / "kvmesh/native")
+    native = NativeTree(root / "kvmesh/native")
     scripts = [path.read_text() for path in sorted((root / "kvmesh").rglob("*.js"))]
     every = [*kvmesh, *lab]
     texts = [file.text for file in every if not file.is_package] + [*native.files.values()]
@@ -60,10 +63,10 @@ def measure_house(root: Path = ROOT) -> Figures:
         "lines of code, kvmesh, C": sum(map(count_c, native.files.values())),
         "lines of code, kvmesh, JavaScript": sum(map(count_js, scripts)),
         "lines of code, kvmesh-lab": sum(map(count_python, lab)),
-        "lines of code, tests": sum(map(count_python, tests)),
+        "lines of code, tests": sum(map(count_python, each_file(root / "tests"))),
         "files, kvmesh": len(kvmesh) + len(native.files) + len(scripts),
         "files, kvmesh-lab": len(lab),
-        "files, tests": len(tests),
+        "files, tests": len(find_files(root / "tests")),
         "packages": sum(file.is_package for file in every),
         **{f"rooms of {room}": count_rooms(root / room) for room in ROOMS},
         f"files above {MOST_LINES} lines": sum(one > MOST_LINES for one in lines),
@@ -90,7 +93,7 @@ def count_python(file: SourceFile) -> int:
         for number, line in enumerate(file.text.splitlines(), start=1)
         if line.strip() and not line.lstrip().startswith("#")
     }
-    for node in ast.walk(file.syntax):
+    for node in find_statements(file.syntax):
         if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
             text = node.body[0]
             lines.difference_update(range(text.lineno, (text.end_lineno or 0) + 1))
@@ -149,7 +152,7 @@ def find_dead(
 
 def _comments(file: SourceFile) -> Iterator[str]:
     yield from re.findall(r"#.*$", file.text, re.MULTILINE)
-    for node in ast.walk(file.syntax):
+    for node in find_statements(file.syntax):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield str(node.value.value)
 

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 
-from benchmarks.house.tree import SourceFile
+from benchmarks.house.tree import SourceFile, find_statements
 
 Graph = dict[str, set[str]]
 """The modules that each module imports, those of the tree only."""
@@ -17,7 +17,7 @@ def import_graph(files: list[SourceFile]) -> Graph:
 
 
 def _imports(file: SourceFile, known: set[str]) -> Iterator[str]:
-    for node in ast.walk(file.syntax):
+    for node in find_statements(file.syntax):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom):

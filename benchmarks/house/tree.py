@@ -57,7 +57,12 @@ def find_files(root: Path) -> list[Path]:
 
 def read_tree(root: Path) -> list[SourceFile]:
     """Return the Python files below `root`, read and parsed."""
-    return [_read(path, root.parent) for path in find_files(root)]
+    return [*each_file(root)]
+
+
+def each_file(root: Path) -> Iterator[SourceFile]:
+    """Yield the same one by one: the collector looks at the syntax of all that is kept."""
+    return (_read(path, root.parent) for path in find_files(root))
 
 
 def _read(path: Path, above: Path) -> SourceFile:
@@ -72,9 +77,18 @@ def files_by_folder(root: Path) -> dict[Path, int]:
     return Counter(path.parent.relative_to(root.parent) for path in find_files(root))
 
 
+def find_statements(syntax: ast.Module) -> Iterator[ast.AST]:
+    """Yield the module, its statements and those within them, but none of their expressions."""
+    found: list[ast.AST] = [syntax]
+    for node in found:
+        yield node
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            found += getattr(node, name, ())
+
+
 def find_functions(file: SourceFile) -> Iterator[_Function]:
     """Yield every function and method, those within others too."""
-    for node in ast.walk(file.syntax):
+    for node in find_statements(file.syntax):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -119,7 +133,7 @@ def _chain(node: ast.expr) -> list[str]:
 
 
 def _imported_modules(syntax: ast.Module) -> Iterator[str]:
-    for node in ast.walk(syntax):
+    for node in find_statements(syntax):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.asname or alias.name.partition(".")[0]

@@ -24,9 +24,10 @@ from kvmesh.app.picker.envoy_options import Address, GatewayOptions
 from kvmesh.app.picker.envoy_server import EnvoyServer
 from kvmesh.errors import KvMeshError
 from tests.chaos.process import fixed_ports
-from tests.integration.picker.asking import chat, until
+from tests.integration.picker.asking import chat
 from tests.integration.picker.conversations import Asker, AtPicker, Crowd, Load, ThroughGateway
 from tests.integration.picker.fleet import PickerFleet, running
+from tests.integration.support.waiting import until
 
 PICKERS: Final = 3
 ENGINES: Final = 3

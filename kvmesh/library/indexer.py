@@ -11,6 +11,7 @@ indexer = KvIndexer(await kvmesh.follow(nats_url, bucket))   # the same of a liv
 from collections.abc import Iterable, Sequence
 from typing import Final, cast, overload
 
+from kvmesh.bounds import DEFAULT_MAX_BLOCKS
 from kvmesh.core.blocks.events import ROOT, Event, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, Tokens, pack_tokens, read_tokens
 from kvmesh.core.index.approx import (
@@ -19,7 +20,7 @@ from kvmesh.core.index.approx import (
     ApproxStatistics,
     new_approx,
 )
-from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
+from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.snapshot_reading import Snapshot, decode_snapshot
 from kvmesh.core.index.snapshot_writing import Position, WorkerRecord, encode_snapshot
 from kvmesh.core.index.statistics import IndexStatistics

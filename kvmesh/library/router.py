@@ -12,12 +12,12 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.bounds import MAX_TEMPERATURE, MAX_TOKENS, MAX_WEIGHT, shown
+from kvmesh.bounds import DEFAULT_MAX_BLOCKS, MAX_TEMPERATURE, MAX_TOKENS, MAX_WEIGHT, shown
 from kvmesh.core.blocks.events import ROOT, Event, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, Tokens, pack_tokens
 from kvmesh.core.cost.selection import Random
 from kvmesh.core.index.approx import new_approx
-from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
+from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.snapshot_reading import Snapshot, decode_snapshot
 from kvmesh.core.index.snapshot_writing import Position, WorkerRecord, encode_snapshot
 from kvmesh.core.insight.explain import DecisionView, view_decision

@@ -17,6 +17,7 @@ from kvmesh.actors.journal.publisher import Publisher
 from kvmesh.actors.journal.publisher_options import PublisherOptions
 from kvmesh.actors.kernel import Append
 from kvmesh.actors.messages import Appended, Tick
+from kvmesh.bounds import DEFAULT_MAX_BLOCKS
 from kvmesh.core.blocks.events import (
     ROOT,
     VERSION,
@@ -31,7 +32,7 @@ from kvmesh.core.blocks.events import (
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.core.engines.sglang.load import decode_load_stat, decode_loads
-from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS, KvIndex
+from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.errors import CodecError
 from tests.fuzz import (

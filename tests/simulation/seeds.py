@@ -3,11 +3,11 @@
 import os
 
 EVERY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-SHARE = 4
+SHARE = 8
 
 
 def seeds(count: int) -> range:
-    """Return the first quarter of so many seeds, all of them with the profile `nightly`.
+    """Return the first eighth of so many seeds, all of them with the profile `nightly`.
 
     What any seed of a storm shows most of them show; `make chaos` plays thousands of others.
     """

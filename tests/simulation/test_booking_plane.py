@@ -67,7 +67,7 @@ OLD = {"r0": (0.0, UPGRADED_S), "r1": (UPGRADED_S, 1e9), "r2": (0.0, 1e9)}
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(32))
 def test_replicas_of_two_versions_know_every_booking_of_each_other(
     seed: int, replicas: int
 ) -> None:

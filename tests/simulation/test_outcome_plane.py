@@ -18,7 +18,7 @@ STORM_S = 6.0
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fault", [ERROR, RESET], ids=lambda one: one.kind)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_a_black_hole_gets_a_handful_of_requests(
     seed: int, fault: Attempt, mode: RouterMode
 ) -> None:
@@ -29,7 +29,7 @@ def test_a_black_hole_gets_a_handful_of_requests(
     assert 1 <= plane.sent[SICK] <= 12
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(32))
 def test_what_one_replica_saw_the_other_acts_on(seed: int) -> None:
     plane = OutcomePlane(seed, SimFaults(), ERROR, mode="round-robin", requests=60)
     left_out = {Stage.EJECTED, Stage.TRICKLE}
@@ -55,7 +55,7 @@ def test_replicas_agree_through_a_storm_of_lost_and_reordered_messages(seed: int
     assert plane.sent[SICK] - sent <= 12, "each may have lost what the other saw, once"
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(32))
 def test_an_engine_that_is_well_again_is_in_again_everywhere(seed: int) -> None:
     plane = OutcomePlane(seed, SimFaults(), ERROR, mode="round-robin", requests=4000)
     plane.sim.run(4.0)

@@ -10,7 +10,7 @@ from kvmesh.core.journal.lease import RENEW_S, TTL_S
 from kvmesh.testing.sim.driver import Process
 from kvmesh.testing.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.snapshot_plane import KEY, LEASE_KEY, STEPS, SnapshotPlane
-from tests.simulation.seeds import seeds
+from tests.simulation.seeds import EVERY, seeds
 
 STORM_S = 6.0
 SETTLE_S = 20.0
@@ -152,8 +152,15 @@ def test_what_the_former_tail_brings_after_a_snapshot_was_loaded_is_not_applied(
     assert plane.is_settled(), plane.differences()
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("step", "late"),
+    [
+        (step, late)
+        for n, step in enumerate(STEPS)
+        for late in (False, True)
+        if EVERY or late == n % 2
+    ],
+)
 def test_a_holder_that_stands_still_at_any_step_does_no_harm(
     step: type[Effect], late: bool
 ) -> None:

@@ -61,27 +61,6 @@ def test_a_switch_with_another_word_than_true_or_false_names_both() -> None:
     assert 'Invalid value for --kv-events: unable to convert "maybe" into bool' in err
 
 
-def test_a_switch_with_a_word_is_read_to_its_end() -> None:
-    code, _, err = run_cli("router", "--kv-events", "false", "--worker", "no url")
-
-    assert code == 2
-    assert "kvmesh: --worker" in err
-
-
-def test_a_word_that_belongs_to_no_flag_is_named() -> None:
-    code, _, err = run_cli("router", "--http-port", "0", "stray")
-
-    assert code != 0
-    assert "Unused Tokens: ['stray']" in err
-
-
-def test_a_published_flag_without_a_meaning_is_rejected_in_one_line() -> None:
-    code, _, err = run_cli("router", "--router-reset-states")
-
-    assert code == 2
-    assert err.startswith("kvmesh: --router-reset-states: ")
-
-
 def test_bad_flag_value_names_the_flag() -> None:
     code, _, err = run_cli("worker", "--engine-url", "http://x", "--load-interval-s", "soon")
 
@@ -111,16 +90,6 @@ def test_bad_key_in_a_file_names_the_file(tmp_path: Path) -> None:
     assert "worker.toml" in err
 
 
-def test_a_setting_called_like_a_command_counts(tmp_path: Path) -> None:
-    path = tmp_path / "router.toml"
-    path.write_text('worker = ["no url"]\nhttp-port = 0\n')
-
-    code, _, err = run_cli("router", "--config", str(path))
-
-    assert code == 2
-    assert "kvmesh: --worker 'no url'" in err
-
-
 def test_a_flag_wins_over_a_setting_called_like_a_command(tmp_path: Path) -> None:
     path = tmp_path / "router.toml"
     path.write_text('worker = "no url"\n')
@@ -129,17 +98,6 @@ def test_a_flag_wins_over_a_setting_called_like_a_command(tmp_path: Path) -> Non
 
     assert code == 2
     assert "kvmesh: --worker 'of the flag'" in err
-
-
-def test_a_setting_called_like_a_command_is_checked(tmp_path: Path) -> None:
-    path = tmp_path / "mocker.toml"
-    path.write_text('worker = "http://x"\n')
-
-    code, _, err = run_cli("mocker", "--config", str(path))
-
-    assert code != 0
-    assert "worker" in err.lower()
-    assert "mocker.toml" in err
 
 
 @pytest.mark.parametrize(
@@ -161,13 +119,6 @@ def test_a_removed_setting_in_a_file_is_named_with_what_to_do(
 
     assert code == 2
     assert f"kvmesh: {path}: {key}: {reported}" in err
-
-
-def test_a_removed_setting_in_the_environment_is_named_with_what_to_do() -> None:
-    code, _, err = run_cli("router", environment={"KVMESH_KV_WEIGHT": "a=4"})
-
-    assert code == 2
-    assert "kvmesh: KVMESH_KV_WEIGHT: there is no such setting any more; write" in err
 
 
 def test_a_file_that_is_not_toml_is_named_with_the_line(tmp_path: Path) -> None:

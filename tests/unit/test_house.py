@@ -17,6 +17,7 @@ from benchmarks.house.tree import (
     files_by_folder,
     find_files,
     find_functions,
+    find_statements,
     read_tree,
 )
 
@@ -203,7 +204,7 @@ def test_bytes_that_cannot_be_decoded_are_caught_whatever_is_wrong_with_them() -
     half = [
         f"{file.path}:{block.lineno}"
         for file in files_installed()
-        for block in ast.walk(file.syntax)
+        for block in find_statements(file.syntax)
         if isinstance(block, ast.Try) and catches_half(block)
     ]
 

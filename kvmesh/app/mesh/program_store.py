@@ -91,7 +91,7 @@ class ProgramStore:
 
     def _on_change(self, up: bool) -> None:
         if up:
-            self.sharing.publish_again(time.monotonic())
+            self.sharing.publish_again()
 
     async def _share(self) -> None:
         if self._table is None:

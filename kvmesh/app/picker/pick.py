@@ -17,6 +17,7 @@ from kvmesh.app.picker.unwatched import UnwatchedPicks
 from kvmesh.core.engines.event_stream import new_event_stream
 from kvmesh.core.engines.sse import Usage, find_usage
 from kvmesh.core.members.answer_check import AnswerCheck, BadAnswer, Sickness
+from kvmesh.core.members.poison_guard import key_of
 from kvmesh.errors import KvMeshError
 from kvmesh.transport.extproc.messages import ResponseHeaders
 from kvmesh.transport.http.forward.forwarding import MAX_SCANNED_BYTES, POISON
@@ -117,7 +118,7 @@ class Pick:
         self._plan = plan
         self.scope.held.append(self._over)
         pool, deadline_s = self._shared.pool, self._options.deadline_s
-        if pool.poison.deaths and pool.refuses(self._exchange.request.body):
+        if pool.poison.deaths and pool.refuses(key_of(self._exchange.request.body)):
             self._refuse(POISON, "refused")
             return
         self._take(plan.next_target())
@@ -444,7 +445,7 @@ class Pick:
             self._failed = True
             self._failure = failure
             if failure.stage != "before_send":
-                self._shared.pool.note_death(failure, self._exchange.request.body)
+                self._shared.pool.note_death(failure, key_of(self._exchange.request.body))
             self._failed_at(failure)
 
     def _failed_at(self, failure: UpstreamFailure) -> bool:

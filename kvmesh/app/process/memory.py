@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from kvmesh.core.index.index import DEFAULT_MAX_BLOCKS
+from kvmesh.bounds import DEFAULT_MAX_BLOCKS
 from kvmesh.observe import get_logger
 from kvmesh.tasks import to_next
 

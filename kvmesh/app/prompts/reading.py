@@ -4,7 +4,7 @@ import itertools
 import time
 from collections.abc import Callable, Container
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -50,7 +50,7 @@ values, which may be messages to render.
 """
 
 
-class Readable(NamedTuple):
+class Readable(msgspec.Struct, frozen=True, gc=False):
     """A prompt, and what its request wishes. Where tenants are kept apart the body is salted."""
 
     asked: ScannedPrompt
@@ -135,7 +135,8 @@ class Reader:
         """Return what to route of a body that was scanned: what `read` would make of it; None for
         one that `read` has to look at after all. `name` is that of its bookings.
         """
-        (scanned, packed, root, adapter), wishes = read
+        asked, wishes = read.asked, read.wishes
+        scanned, packed = asked.scanned, asked.packed
         if self.uses_caches is not None and not self.uses_caches(wishes.mode):
             return None
         ids: bytes | memoryview | str | None = packed
@@ -143,7 +144,7 @@ class Reader:
             ids = self._prompts.pack_scanned(scanned)
         if ids is None:
             return None
-        prompt = self._prompts.whole(ids, root)
+        prompt = self._prompts.whole(ids, asked.root)
         output = scanned.limit if wishes.output_tokens is None else wishes.output_tokens
         turn = None
         if wishes.names is not None and self.names_turns():
@@ -155,7 +156,7 @@ class Reader:
             prompt_tokens=prompt.tokens,
             expected_output_tokens=min(output, MAX_TOKENS),
             streams=scanned.streams,
-            adapter=adapter,
+            adapter=asked.adapter,
             turn=turn,
         )
 

@@ -7,6 +7,7 @@ import msgspec
 from kvmesh._native import Names, Scanned
 from kvmesh.app.prompts.target_wishes import FOREIGN, read_targets
 from kvmesh.app.prompts.turn_names import (
+    AIPERF,
     NAMING_HEADERS,
     NO_HINTS,
     OWN_HEADERS,
@@ -160,9 +161,24 @@ class WishReader:
         if urgency or key or self._policies.any:
             return self._of_scanned(request, selected, scanned)
         # What clients say of themselves is the same in each of their requests.
-        named = head.get(b"x-request-id") is not None
-        repeated = head.select(self._repeated) if named else selected
-        said = (*repeated, (b"", head.get(b"user-agent")), named)
+        known = self._known.get(tuple(selected))
+        return self._read_anew(request, selected, scanned) if known is None else known
+
+    def _read_anew(
+        self, request: Request, selected: Headers, scanned: Scanned
+    ) -> RequestWishes | None:
+        """Read the wishes of a head that is not known, and keep them if they are short.
+
+        What is the same in each request of a client is found by that alone: its id never is, and
+        the name of the client counts where a header means something from some clients only.
+        """
+        head = request.head
+        said: tuple[object, ...] = tuple(selected)
+        named, told = head.get(b"x-request-id") is not None, head.get(AIPERF) is not None
+        if named or told:
+            client = head.get(b"user-agent") if told else b""
+            repeated = head.select(self._repeated) if named else selected
+            said = (*repeated, (b"", client, named))
         known = self._known.get(said)
         if known is None:
             known = self._of_scanned(request, selected, scanned)

@@ -39,11 +39,11 @@ _CODEX_PARENT: Final = b"x-codex-parent-thread-id"
 OPENCODE: Final = (b"x-session-id", b"x-session-affinity")
 OPENCODE_PARENT: Final = b"x-parent-session-id"
 SMG: Final = b"x-smg-routing-key"
-_AIPERF: Final = b"x-correlation-id"
+AIPERF: Final = b"x-correlation-id"
 
 NAMING_HEADERS: Final = OWN_HEADERS | {
     *(CLAUDE, _CLAUDE_AGENT, DYNAMO, DYNAMO_PARENT, _DYNAMO_FINAL),
-    *(*CODEX, _CODEX_THREAD, _CODEX_PARENT, *OPENCODE, OPENCODE_PARENT, SMG, _AIPERF),
+    *(*CODEX, _CODEX_THREAD, _CODEX_PARENT, *OPENCODE, OPENCODE_PARENT, SMG, AIPERF),
 }
 """`x-correlation-id` names a session where aiperf sends it: gateways give each request its own."""
 
@@ -231,7 +231,7 @@ def _foreign(selected: Selected, tenant: str, final: bool) -> TurnNames | None:
 
 
 def _of_aiperf(selected: Selected, tenant: str, final: bool, user_agent: bytes) -> TurnNames | None:
-    session = _name(selected, _AIPERF) if user_agent.startswith(b"aiperf") else ""
+    session = _name(selected, AIPERF) if user_agent.startswith(b"aiperf") else ""
     return names_of(session, "", "aiperf", tenant, final) if session else None
 
 

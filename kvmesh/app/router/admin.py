@@ -12,9 +12,10 @@ from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.figure import Source
 from kvmesh.app.views.front_figures import TOKENS
-from kvmesh.app.views.metrics_page import MetricsPage, routing_sources
+from kvmesh.app.views.metrics_page import MetricsPage
 from kvmesh.app.views.policy_view import PolicyRow
 from kvmesh.app.views.router_view import MOST_RECORDS
+from kvmesh.app.views.routing_figures import routing_sources
 from kvmesh.app.views.tenant_view import TenantStatus
 from kvmesh.core.insight.decision_record import count_states
 from kvmesh.transport.http.server.exchange import Exchange

@@ -378,7 +378,7 @@ class RouterServer:
             self.scheduler.grow_unseen(now)
             changes.adopt()
             self._watch.check(now)
-            self._programs.check(context, now)
+            self._programs.check(context)
             predictions, accesses = context.routing.predictions, context.routing.accesses
             for worker in {*predictions.workers(), *accesses.reports}:
                 if context.router.heartbeats.get(worker) is None:

@@ -75,14 +75,14 @@ class ProgramPart:
             admin.sources.add(TOUCHES.of(toucher.figures))
         return watch
 
-    def check(self, context: RoutingContext, now: float) -> None:
+    def check(self, context: RoutingContext) -> None:
         """Give up what is reserved at workers that are gone, or that were started anew: their
         caches are. O(workers), once a second.
         """
         lives = {beat.worker: beat.epoch for beat in context.router.workers()}
         for worker, epoch in self._lives.items():
             if lives.get(worker) != epoch:
-                self.governor.removed(worker, now)
+                self.governor.removed(worker)
                 if (touches := context.routing.turns.touches) is not None:
                     touches.removed(worker)
         self._lives = lives

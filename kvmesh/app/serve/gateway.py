@@ -14,7 +14,7 @@ from kvmesh.app.prompts.reading_parts import by_path, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import FetchingRequest
-from kvmesh.app.serve.placed_turns import bound_turn, may_pass, turn_of_placed
+from kvmesh.app.serve.placed_turns import begin_turn, bound_turn, may_pass
 from kvmesh.app.serve.prefill import Sent, Splits
 from kvmesh.app.serve.response_holders import named_response, response_of
 from kvmesh.app.serve.resumed import checked_name
@@ -184,9 +184,7 @@ class Gateway(Generic[E]):
     def _begin_placed(self, exchange: E, read: Readable, placed: Placed, now: float) -> None:
         """Begin to forward what was placed as it was scanned."""
         context, wishes = self._context, read.wishes
-        turn = turn_of_placed(context, read, placed, now)
-        if turn is not None:
-            context.routing.begin_turn(placed, turn)
+        turn = begin_turn(context, read, placed, now)
         if read.asked.scanned.body is not exchange.request.body:
             self._replace_body(exchange, read)
         self._begin(exchange, at_once(placed, wishes, turn), wishes.timeout_s)

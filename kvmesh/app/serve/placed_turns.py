@@ -25,31 +25,34 @@ def may_pass(context: RoutingContext, read: Readable, body: bytes, now: float) -
     Its prompt counts with the most that it may be. One that is short, and that nobody names, is
     nobody's turn.
     """
-    packed, wishes = read.asked.packed, read.wishes
-    if not context.gate.follows:
+    turns, asked, wishes = context.routing.turns, read.asked, read.wishes
+    if not context.gate.follows or turns.governor is None:
         return True
-    tokens, turns = (
-        len(body) if packed is None else len(packed) // TOKEN_BYTES,
-        context.routing.turns,
-    )
+    tokens = len(body) if asked.packed is None else len(asked.packed) // TOKEN_BYTES
     tokens += wishes.output_tokens or 0
     if wishes.names is not None:
-        return turns.passes(wishes.names.agent, tokens, now)
-    return tokens < turns.chains.options.least_tokens or turns.passes("", tokens, now)
+        return turns.governor.passes(wishes.names.agent, tokens, now)
+    return tokens < turns.chains.options.least_tokens or turns.governor.passes("", tokens, now)
 
 
-def turn_of_placed(
-    context: RoutingContext, read: Readable, placed: Placed, now: float
-) -> Turn | None:
-    """Return the turn that a decided request belongs to; None: it belongs to no agent."""
+def begin_turn(context: RoutingContext, read: Readable, placed: Placed, now: float) -> Turn | None:
+    """Return the turn that a decided request belongs to, and note that it is taken; None: it
+    belongs to no agent.
+    """
     if not context.gate.follows:
         return None
-    wishes, turns = read.wishes, context.routing.turns
+    wishes, turns, record = read.wishes, context.routing.turns, placed.record
     if wishes.names is not None:
-        return turn_of(wishes.names, placed.request_id, placed.prompt_tokens, wishes)
-    if placed.prompt_tokens < turns.chains.options.least_tokens:
+        turn = turn_of(wishes.names, placed.request_id, placed.prompt_tokens, wishes)
+    elif placed.prompt_tokens >= turns.chains.options.least_tokens:
+        found = turns.follow_placed(placed, wishes.tenant, wishes.priority, now)
+        if found is None:
+            return None
+        turn = found
+    else:
         return None
-    return turns.follow_placed(placed, wishes.tenant, wishes.priority, now)
+    turns.begin(turn, record.worker, now, asked=record.held_ms is not None)
+    return turn
 
 
 def bound_turn(request: RouteRequest, silent_s: float) -> RouteRequest:

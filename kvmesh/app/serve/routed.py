@@ -50,7 +50,7 @@ class RoutedRequest:
 
     __slots__ = (
         "_attempts", "_blame", "_context", "_ended", "_ended_by", "_failed", "_going", "_governed",
-        "_lost", "_one", "_open", "_refusal", "_since_s", "_status", "_whole", "fetch_s",
+        "_lost", "_moved", "_one", "_open", "_refusal", "_since_s", "_status", "_whole", "fetch_s",
         "forwarding", "resumed",
     )  # fmt: skip
 
@@ -68,6 +68,7 @@ class RoutedRequest:
         self._status = 0
         self._failed: frozenset[WorkerId] = frozenset()
         self._lost = True
+        self._moved = False
         self._governed = False
         self._ended = False
         self._refusal: Problem | None = None
@@ -209,9 +210,9 @@ class RoutedRequest:
         """Release the worker that was lost in the middle of its answer, and have another chosen for
         prompt and answer so far; False: its stream ends here.
 
-        A worker that only leaves did nothing wrong, and going on costs no retry. Of others the
-        prompt may be to blame, as for `on_attempt_failed`; how many it may cost, the forwarding
-        knows.
+        A worker that only leaves did nothing wrong, and going on costs no retry; nor does it behind
+        the first that was lost, with all its streams at once. Of others the prompt may be to blame,
+        as for `on_attempt_failed`; how many it may cost, the forwarding knows.
         """
         context, placed = self._context, self._one.placed
         if placed is None or not self._open:
@@ -223,9 +224,10 @@ class RoutedRequest:
         else:
             self._lost = True
             self._note_failed(placed, failure, why)
-        now = context.clock()
-        if not (left or context.budget.take_for(placed.record.tenant, now)):
+        now, tenant = context.clock(), placed.record.tenant
+        if not (left or context.budget.take_for(tenant, now, first=not self._moved)):
             return False
+        self._moved = self._moved or not left
         self._going = StreamTurn(self._one, going, now, self.forwarding.proceed)
         context.again.read(going.exchange, going.tokens, self._going.take)
         return True

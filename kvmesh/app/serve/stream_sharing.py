@@ -120,7 +120,7 @@ class StreamSharing:
         turn = max(time.time_ns() // 1_000_000, 0 if known is None else known.turn + 1)
         self.end(key)
         self._served[key] = served = _Served(serving, resumption, key, turn)
-        resumption.marking = True
+        resumption.marking, resumption.thick = True, False  # its whole body may be asked again
         serving.scope.held.append(partial(self._over, served))
         if resumption.goes_on:
             self._tell([served], over=False)

@@ -34,6 +34,18 @@ _raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _raws: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
+class _Names(msgspec.Struct, omit_defaults=True):
+    """What all events of a stream have in common."""
+
+    id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    object: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    created: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    model: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_first: Final = msgspec.json.Decoder(_Names)
+
+
 class DivergedError(KvMeshError):
     """An engine was asked for the same answer again, and gave another."""
 
@@ -314,6 +326,16 @@ def end_of(fields: JsonObject, seen: Seen) -> bytes:
     if seen.cached_tokens is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": seen.cached_tokens}
     return _event({**_opening_of(seen), "choices": [], "usage": usage}) + end
+
+
+def names_in(event: bytes) -> bytes:
+    """Return of an event's JSON what every event of its stream begins with, b"" for no event: for
+    one that is long, as the first is with the ids of its prompt.
+    """
+    try:
+        return msgspec.json.encode(_first.decode(event))
+    except UNREADABLE:
+        return b""
 
 
 def _opening_of(seen: Seen) -> JsonObject:

@@ -73,6 +73,7 @@ once the prompt is rendered, or says nothing to an engine.
 _USUAL: Final = _PLAIN - {"n", "best_of", "prompt"}
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
+_EMPTIED: Final = {"messages": msgspec.Raw(b"[]"), "prompt": msgspec.Raw(b'""')}
 _NEVER: Final = ("prompt_logprobs", "use_beam_search", "echo", "logprobs", "kv_transfer_params")
 
 
@@ -120,6 +121,13 @@ def without_ids(body: bytes) -> bytes:
     is its last.
     """
     return b"%b}" % body.removesuffix(_LAST_MARK)
+
+
+def without_prompt(body: bytes) -> bytes:
+    """Return a body with nothing in its messages or prompt: what else a stream goes on with."""
+    fields = _fields.decode(body)
+    left = {name: _EMPTIED.get(name, value) for name, value in fields.items()}
+    return msgspec.json.encode(left)
 
 
 def asks_ids(body: bytes) -> bool:

@@ -26,7 +26,7 @@ from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Distrust, Predictions
 from kvmesh.core.members.outcomes import SERVED, Attempt
 from kvmesh.core.programs.governor import Governor
-from kvmesh.core.programs.turn import Turn, TurnEnd
+from kvmesh.core.programs.turn import TurnEnd
 from kvmesh.core.routing.choice.inputs import Inputs
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
@@ -110,12 +110,6 @@ class Dispatch:
             if not 0 < request.expected_output_tokens <= tokens:
                 request = msgspec.structs.replace(request, expected_output_tokens=tokens)
         return as_read(request, visible_id)
-
-    def begin_turn(self, placed: Placed, turn: Turn) -> None:
-        """Note that a program's turn is taken by what was placed as it was scanned."""
-        record = placed.record
-        asked = record.held_ms is not None
-        self.turns.begin(turn, record.worker, record.decided_s, asked=asked)
 
     def decide(
         self, one: Dispatched, now: float, failed: frozenset[WorkerId] = _NOBODY

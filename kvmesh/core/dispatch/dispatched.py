@@ -96,7 +96,11 @@ class Dispatched(msgspec.Struct, eq=False):
 def as_read(request: RouteRequest, visible_id: bytes) -> Dispatched:
     """Return a request that was read, and has no worker yet."""
     return Dispatched(
-        *(visible_id, request.request_id, request.streams, request.targets, request.unforeseen),
+        visible_id=visible_id,
+        name=request.request_id,
+        streams=request.streams,
+        targets=request.targets,
+        unforeseen=request.unforeseen,
         made=request,
     )
 
@@ -106,7 +110,10 @@ def at_once(placed: Placed, wishes: Wishes, turn: Turn | None) -> Dispatched:
     record = placed.record
     charged = record.held_ms is not None
     return Dispatched(
-        *(record.request_id, placed.request_id, placed.streams, wishes.targets),
+        visible_id=record.request_id,
+        name=placed.request_id,
+        streams=placed.streams,
+        targets=wishes.targets,
         placed=placed,
         wishes=wishes,
         placed_turn=turn,

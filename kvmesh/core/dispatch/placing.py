@@ -9,7 +9,7 @@ request made, which `Dispatch.decide` decides by the same core.
 
 from functools import partial
 from math import inf
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 
@@ -26,8 +26,11 @@ from kvmesh.core.routing.decision import RouteRequest
 
 _NOBODY: Final[tuple[WorkerState, ...]] = ()
 
+MOST_PINNED: Final = 1024
+"""Requests for a model at a session's worker that are kept; beyond it all are made anew."""
 
-class ScannedPrompt(NamedTuple):
+
+class ScannedPrompt(msgspec.Struct, frozen=True, gc=False):
     """A request's prompt: its body, its token ids, little-endian u32 (None: those of its bytes),
     the seed of its first block, and its LoRA adapter, "" for none.
     """
@@ -38,8 +41,10 @@ class ScannedPrompt(NamedTuple):
     adapter: str = ""
 
 
-class _Placement(msgspec.Struct, frozen=True, gc=False):
-    """What a request tells besides its wishes; the inputs of one that has any."""
+class _Placement(msgspec.Struct, gc=False):
+    """What a request tells besides its wishes; the inputs of one that has any. It is booked where
+    the backlog is `bound_ms` at most.
+    """
 
     asked: ScannedPrompt
     request_id: bytes
@@ -61,6 +66,7 @@ class Placer:
         self.uses_caches = scheduler.options.mode == "kv"
         self._followed: object = None
         self._arms: Arms | None = None
+        self._pinned: dict[tuple[str, WorkerId | None], RouteRequest] = {}
         self._usable = False
         self._courses = scheduler.courses
         self._own = self._courses.of(NO_WISHES)
@@ -159,11 +165,11 @@ class Placer:
         model = asking.asked.scanned.model
         everyone, states = workers.cohort(model, now)
         if session and wishes.pinned_worker is None:
-            kept = self._keep(asking, wishes.request(model), session, course, now)
+            kept = self._keep(asking, wishes, course, everyone, now)
             if kept is not False:
                 return kept
         if not states or wishes.has_restrictions():
-            states = workers.wished(wishes.request(model), now)
+            states = self._allowed(wishes, model, wishes.pinned_worker, now)
         if not states:
             return None
         states = everyone if len(states) == len(everyone) else states
@@ -180,30 +186,49 @@ class Placer:
         """Return whether prompts are looked at, or nobody minds that they are not."""
         return course.uses_caches or (self._log.ring is None and not self._dispatch.binding.bounded)
 
+    def _allowed(
+        self, wishes: Wishes, model: str, pinned: WorkerId | None, now: float
+    ) -> tuple[WorkerState, ...]:
+        """Return the states of those that may take a request with such wishes, at `pinned` where
+        that is one. O(1) for what was wished before.
+        """
+        request = None if wishes.has_restrictions() else self._pinned.get((model, pinned))
+        if request is None:
+            request = msgspec.structs.replace(wishes.request(model), pinned_worker=pinned)
+            if not wishes.has_restrictions():
+                if len(self._pinned) >= MOST_PINNED:
+                    self._pinned.clear()
+                self._pinned[model, pinned] = request
+        return self._scheduler.workers.wished(request, now)
+
     def _keep(
-        self, asking: _Placement, request: RouteRequest, session: str, course: Course, now: float
+        self,
+        asking: _Placement,
+        wishes: Wishes,
+        course: Course,
+        everyone: tuple[WorkerState, ...],
+        now: float,
     ) -> Placed | float | Literal[False] | None:
         """Do as `decide` at the worker of a session; False: the session may move, None: `Dispatch`
         has to say why it may not.
         """
-        sessions, workers = self._scheduler.sessions, self._scheduler.workers
+        sessions = self._scheduler.sessions
         assert sessions is not None, "a session is only asked about where there are some"
-        worker = sessions.find(session, now)
+        worker = sessions.find(wishes.session, now)
         if worker is None:
             return False
         hard = sessions.options.affinity == "hard"
-        states = workers.wished(msgspec.structs.replace(request, pinned_worker=worker), now)
+        states = self._allowed(wishes, asking.asked.scanned.model, worker, now)
         if not states:
             return None if hard else False
-        slack_ms = inf if hard else sessions.options.slack_ms
-        bound_ms = min(slack_ms, asking.bound_ms)
-        bounded = msgspec.structs.replace(asking, bound_ms=bound_ms)
+        slack_ms, bound_ms = inf if hard else sessions.options.slack_ms, asking.bound_ms
+        asking.bound_ms = min(slack_ms, bound_ms)
         try:
-            placed = self._place(
-                bounded, course.kept, workers.all_states(now), states, now, whole=False
-            )
+            placed = self._place(asking, course.kept, everyone, states, now, whole=False)
         except HopelessError:
             return None if hard else False
+        finally:
+            asking.bound_ms = bound_ms
         return False if isinstance(placed, int | float) and placed > slack_ms else placed
 
     def _place(
@@ -224,10 +249,10 @@ class Placer:
             inputs.made.pricing, inputs.made.kept = course.pricing, course.is_kept
             draws = draws or (course.priced and inputs.allow is not None)
         whole = (log.may_weigh_all(now) or draws) and whole
-        scanned, packed, root, _ = asking.asked
+        asked = asking.asked
         placed: Placed | float | None = self._decide(
-            scanned,
-            packed,
+            asked.scanned,
+            asked.packed,
             asking.request_id,
             asking.tenant,
             everyone,
@@ -238,7 +263,7 @@ class Placer:
             states,
             asking.output_tokens,
             asking.bound_ms,
-            root,
+            asked.root,
             inputs,
         )
         if placed is None or isinstance(placed, int | float):

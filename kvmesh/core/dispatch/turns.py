@@ -1,8 +1,5 @@
 """What the governor of programs is asked and told of requests on their way."""
 
-from collections import OrderedDict
-from typing import Final
-
 import msgspec
 
 from kvmesh._native import Placed
@@ -14,25 +11,16 @@ from kvmesh.core.programs.touch import Touches
 from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.core.routing.decision import RouteRequest
 
-SPARED: Final = 0.05
-"""So much of a context may be computed again without that any of it was evicted."""
-
-_UNREPORTED: Final = Usage()
-
 
 class Turns:
     """Tells the `governor` of each turn that begins, and of its end; None: there are no turns.
 
-    A prompt that goes on from the last one of its agent, at the same worker, and found less of it
-    cached than that was long, lost the rest to others in between: the governor is told of that,
-    too. Remembered are the last prompts (worker and tokens) of as many agents as the governor
-    follows. Ends are told to `touches`, too, where contexts are touched.
+    Ends are told to `touches`, too, where contexts are touched.
     """
 
     def __init__(self, governor: Governor | None, block_size: int) -> None:
         self.governor = governor
         self.chains = Chains(ChainOptions(), block_size)
-        self._last: OrderedDict[str, tuple[WorkerId, int]] = OrderedDict()
         self.touches: Touches | None = None
 
     def follow(self, request: RouteRequest, now: float) -> RouteRequest:
@@ -66,18 +54,13 @@ class Turns:
             agent = self.chains.find(request.hashes, request.tenant, now)
         return request.turn if agent is None else _of_chain(agent, request)
 
-    def remembered(self) -> int:
-        """Return of how many agents the last prompt is."""
-        return len(self._last)
-
     def may_hold(self, turn: Turn, now: float) -> bool:
         """Return whether the governor has to be asked before a turn may be taken."""
         tokens = turn.prompt_tokens + turn.expected_output_tokens
-        return turn.patience_s > 0.0 and not self.passes(turn.agent, tokens, now)
-
-    def passes(self, agent: str, tokens: int, now: float) -> bool:
-        """Return whether an agent with so long a context may take a turn wherever it likes."""
-        return self.governor is None or self.governor.passes(agent, tokens, now)
+        governor = self.governor
+        if governor is None or turn.patience_s <= 0.0:
+            return False
+        return not governor.passes(turn.agent, tokens, now)
 
     def begin(self, turn: Turn, worker: WorkerId, now: float, *, asked: bool = False) -> None:
         """Note that a turn is taken at `worker` which `passes`: nobody had to be asked about it;
@@ -90,21 +73,10 @@ class Turns:
 
     def end(self, turn: Turn, end: TurnEnd, now: float) -> None:
         """Note that a turn is over."""
-        governor = self.governor
-        if governor is None:
-            return
-        if end.served:
-            last = self._last.pop(turn.agent, None)
-            if last is not None and last[0] == end.worker:
-                lost = _lost_tokens(last[1], turn.prompt_tokens, end.computed_tokens)
-                if lost:
-                    governor.lost(end.worker, turn.agent, lost, now)
-            self._last[turn.agent] = end.worker, turn.prompt_tokens
-            if len(self._last) > governor.options.max_agents:
-                self._last.popitem(last=False)
-        governor.ended(turn, end, now)
-        if self.touches is not None:
-            self.touches.ended(turn, end, now)
+        if self.governor is not None:
+            self.governor.ended(turn, end, now)
+            if self.touches is not None:
+                self.touches.ended(turn, end, now)
 
 
 def _of_chain(agent: str, request: RouteRequest) -> Turn:
@@ -120,14 +92,6 @@ def _of_chain(agent: str, request: RouteRequest) -> Turn:
     )
 
 
-def _lost_tokens(before: int, prompt: int, computed: int) -> int:
-    """Return how much of a context was gone. A shorter prompt is another context; engines reuse
-    whole blocks, and often leave out the last one or two.
-    """
-    gone = before - (prompt - computed)
-    return gone if prompt >= before and gone > SPARED * before else 0
-
-
 def turn_served(
     worker: WorkerId, usage: Usage | None, output_tokens: int, uncached_tokens: int
 ) -> TurnEnd:
@@ -135,7 +99,7 @@ def turn_served(
     predicted.
     """
     if usage is None:
-        usage = _UNREPORTED
+        usage = Usage()
     if usage.cached_tokens is not None:
         uncached_tokens = max(0, usage.prompt_tokens - usage.cached_tokens)
     return TurnEnd(

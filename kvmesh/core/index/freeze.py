@@ -96,8 +96,8 @@ class FrozenIndex:
     """A view of every block at the moment of `KvIndex.freeze`, without a copy of all of them.
 
     `tiers` are by their number in events; `grouped` are the workers with a rule of reuse.
-    Freezing is O(workers). Then part of a shard (1/256 of a table) is copied only if it changes
-    before it was read. Read `parts` once, to the end, or `close`.
+    Freezing is O(workers). Then a block is copied only if its holders change before it was read,
+    and one that is new is left out. Read `parts` once, to the end, or `close`.
     """
 
     def __init__(

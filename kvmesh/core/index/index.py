@@ -6,6 +6,7 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 from kvmesh._native import MAX_RELEASED, Table
+from kvmesh.bounds import DEFAULT_MAX_BLOCKS
 from kvmesh.core.blocks.events import ENDS, ROOT, Event, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.index.block_table import (
@@ -25,7 +26,6 @@ from kvmesh.core.index.statistics import IndexStatistics
 from kvmesh.core.index.tier import Tier
 
 TIERS: Final = 4
-DEFAULT_MAX_BLOCKS: Final = 1 << 24
 _FORCED_SWEEP: Final = 1 << 16
 _U64: Final = (1 << 64) - 1
 

@@ -16,6 +16,11 @@ GONE_S: Final = 10.0
 """A worker that is found gone later than this after it broke a connection did not end of that."""
 
 
+def key_of(body: bytes) -> bytes:
+    """Return what a body is known by. About 0.1 us a kilobyte."""
+    return xxhash.xxh3_64_digest(body)
+
+
 class _Loss(msgspec.Struct):
     """A connection that a worker broke on a body; `gone`: the worker was found to have ended."""
 
@@ -40,10 +45,9 @@ class PoisonGuard:
         self.deaths: OrderedDict[bytes, dict[str, _Loss]] = OrderedDict()
         self.suspects: set[str] = set()
 
-    def died(self, body: bytes, worker: str, now: float) -> None:
-        """Note that a worker broke the connection on this request. About 0.1 us a kilobyte."""
+    def died(self, key: bytes, worker: str, now: float) -> None:
+        """Note that a worker broke the connection on the request with the body of this key."""
         self._forget(now)
-        key = xxhash.xxh3_64_digest(body)
         losses = self.deaths.setdefault(key, {})
         if worker in losses or len(losses) < MOST_SUSPECTS:
             known = losses.get(worker)
@@ -60,12 +64,12 @@ class PoisonGuard:
             if loss is not None and now - loss.at_s <= GONE_S:
                 loss.gone = True
 
-    def refuses(self, body: bytes, now: float) -> bool:
-        """Return whether the request must not be sent; costs nothing while nobody has died."""
+    def refuses(self, key: bytes, now: float) -> bool:
+        """Return whether a request with the body of this key must not be sent."""
         self._forget(now)
         if not self.deaths:
             return False
-        losses = self.deaths.get(xxhash.xxh3_64_digest(body), {})
+        losses = self.deaths.get(key, {})
         refused = sum(one.gone for one in losses.values()) >= self.max_deaths
         self.refused += refused
         return refused

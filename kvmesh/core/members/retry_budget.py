@@ -44,8 +44,14 @@ class RetryBudget:
         self.spent += 1
         return True
 
-    def take_for(self, tenant: str, now: float) -> bool:
-        """Do as `take` for a stream that is to go on: one tenant's may not use all of it up."""
+    def take_for(self, tenant: str, now: float, *, first: bool = False) -> bool:
+        """Do as `take` for a stream that is to go on: one tenant's may not use all of it up. The
+        `first` time costs nothing where there are retries at all: an engine has any number of
+        streams, and takes all of them along.
+        """
+        if first and self._ratio:
+            self.spent += 1
+            return True
         most, least = BURST / TENANT_PART, LEAST_PER_S / TENANT_PART
         left, filled_s = self._tenants.pop(tenant, (most, now))
         left = min(most, left + least * max(0.0, now - filled_s))

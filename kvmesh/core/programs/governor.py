@@ -12,27 +12,17 @@ its own requests.
 """
 
 from collections.abc import Callable, Collection
-from copy import copy
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from kvmesh.bounds import MAX_TOKENS
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.programs.ends import TurnsLeft
-from kvmesh.core.programs.pauses import Pause, PauseModel
-from kvmesh.core.programs.pricing import LEAST_TURNOVER, Pace, kept_s
-from kvmesh.core.programs.seats import Rank, Seat, Seats
-from kvmesh.core.programs.table import (
-    MAX_SERVED,
-    Agent,
-    AgentRecord,
-    ProgramTable,
-    check_record,
-    order_of,
-)
-from kvmesh.core.programs.turn import Grant, Turn, TurnEnd
+from kvmesh.core.programs.bookkeeper import Bookkeeper, Fleet
+from kvmesh.core.programs.pricing import LEAST_TURNOVER
+from kvmesh.core.programs.seats import Rank
+from kvmesh.core.programs.table import Agent, ProgramTable
+from kvmesh.core.programs.turn import Grant, Turn
 
 ANYWHERE: Final = Grant()
 
@@ -45,8 +35,8 @@ LAPSE_S: Final = 5.0
 LOOKED_AT: Final = 64
 """Turns looked at in one `release` that find no room, before it gives up: each is O(workers)."""
 
-MOST_KEPT_S: Final = 3600.0
-"""No pause is so long that a context stays reserved for more, whatever a sibling tells."""
+SIZED_S: Final = 1.0
+"""So long what was asked of the fleet's caches counts for whoever fits every one."""
 
 
 class GovernorOptions(msgspec.Struct, frozen=True):
@@ -66,22 +56,6 @@ class GovernorOptions(msgspec.Struct, frozen=True):
     max_waiting: int = 4096
     max_waiting_per_tenant: int = 1024
     ttl_s: float = 7200.0
-
-
-class Fleet(Protocol):
-    """What the governor asks of routing."""
-
-    def workers(self, now: float) -> Collection[WorkerId]:
-        """Return the workers that may get requests."""
-        ...
-
-    def capacity_tokens(self, worker: WorkerId) -> int:
-        """Return how many tokens its cache holds, 0 unknown: such a worker is not governed."""
-        ...
-
-    def ms_per_token(self, worker: WorkerId) -> float:
-        """Return how long it computes an uncached prompt token."""
-        ...
 
 
 class GovernorStatistics(msgspec.Struct, frozen=True):
@@ -106,34 +80,24 @@ class _Held(msgspec.Struct):
     among: Collection[WorkerId] | None
 
 
-class Governor:
+class Governor(Bookkeeper):
     """Grants turns, or holds them: `waiting`, by request id.
 
-    Tell it of every placement (`chosen`) and end of a turn (`ended`), whether it was held or not.
-    `updates` are agents that siblings should hear of, where it is `shared` with some; whoever tells
-    them empties it, and sets `on_news`, which is called at each.
+    Told of every placement and end, whether a turn was held or not, it knows what is reserved.
     """
 
     def __init__(self, options: GovernorOptions, fleet: Fleet) -> None:
+        table = ProgramTable(options.max_agents, options.max_agents_per_tenant)
+        super().__init__(fleet, table, options.fill, options.ttl_s)
         self.options = options
-        self.table = ProgramTable(options.max_agents, options.max_agents_per_tenant)
-        self.shared = True
         self.waiting: dict[str, Turn] = {}
-        self.updates: dict[str, AgentRecord] = {}
-        self.on_news: Callable[[], None] | None = None
-        self.pace = Pace()
-        self.pauses = PauseModel()
-        self.ends = TurnsLeft()
-        self._fleet = fleet
-        self._seats = Seats(self._limit)
         self._held: dict[str, _Held] = {}
         self._of_tenant: dict[str, int] = {}
-        self._elsewhere: dict[str, None] = {}
-        self._counts = {"held": 0, "released": 0, "late": 0, "lost_tokens": 0}
+        self._counts = {"held": 0, "released": 0, "late": 0}
         self._waited_s = 0.0
-        self._stale = True
         self._due_s: float | None = None
-        self._sized: tuple[object, float, int, int] = (None, -inf, 0, 0)
+        self._sized_s = -inf
+        self._easy_tokens = 0.0
 
     def ask(
         self, turn: Turn, now: float, among: Collection[WorkerId] | None = None
@@ -151,7 +115,7 @@ class Governor:
         if grant is not None or not self._may_wait(turn):
             return grant or ANYWHERE
         agent.enter("waiting", now)
-        self._publish(agent, now)
+        self._publish(agent)
         self.waiting[turn.request_id] = turn
         self._held[turn.request_id] = _Held(turn, now, among)
         self._of_tenant[turn.tenant] = self._of_tenant.get(turn.tenant, 0) + 1
@@ -168,8 +132,8 @@ class Governor:
         if self._held:
             return False
         agent, seats = self.table.agents.get(key), self._seats
-        if agent is not None:
-            tokens = max(tokens, agent.tokens)
+        if agent is not None and agent.tokens > tokens:
+            tokens = agent.tokens
         if self._is_easy(tokens, now):
             return True
         seats.expire(now)
@@ -197,45 +161,6 @@ class Governor:
         agent.tokens = known
         return grant
 
-    def chosen(self, turn: Turn, worker: WorkerId, now: float) -> None:
-        """Note that a turn was booked at `worker`, held before or not."""
-        agent = self._note(turn, now)
-        if agent is None:
-            return
-        agent.running += 1
-        agent.turns += 1
-        agent.tokens = max(agent.tokens, turn.prompt_tokens)
-        agent.worker = worker
-        agent.phase, agent.since_s = "running", now
-        agent.seated = self._seats.take(agent, inf)
-        self._mark_changed(agent, now)
-
-    def ended(self, turn: Turn, end: TurnEnd, now: float) -> None:
-        """Note that a turn that was `chosen` is over."""
-        agent = self.table.agents.get(turn.agent)
-        if agent is None:
-            return
-        agent.running = max(0, agent.running - 1)
-        if end.served:
-            per_token_ms = self._fleet.ms_per_token(end.worker)
-            took_s = now - agent.since_s
-            self.pace.answered(end.worker, per_token_ms, end.output_tokens, took_s)
-            agent.tokens = min(MAX_TOKENS, turn.prompt_tokens + end.output_tokens)
-            prefill_ms = self.pace.prefill_ms(end.worker, per_token_ms)
-            agent.keep_s = kept_s(agent.tokens, prefill_ms)
-            served = agent.served_tokens + end.computed_tokens + end.output_tokens
-            agent.served_tokens = min(MAX_SERVED, served)
-            agent.stop, agent.tool = end.stop, end.tool
-            agent.answer_tokens = end.output_tokens
-        agent.failed = not end.served
-        if agent.running:
-            agent.seated = self._seats.take(agent, inf)
-        else:
-            agent.paced = not end.served
-            agent.phase, agent.since_s = "ended" if turn.final else "paused", now
-            agent.seated = self._keep(agent)
-        self._mark_changed(agent, now)
-
     def cancel(self, request_id: str) -> bool:
         """Forget a held turn whose client left; False when it is not held here."""
         held = self._let_go(request_id)
@@ -244,7 +169,7 @@ class Governor:
         agent = self.table.find(held.turn.agent)
         if agent is not None and agent.phase == "waiting":
             agent.enter("paused", held.since_s)
-            self._publish(agent, held.since_s)
+            self._publish(agent)
         return True
 
     def release(self, now: float) -> list[tuple[str, Grant]]:
@@ -253,7 +178,7 @@ class Governor:
         """
         if not self._held:
             return []
-        self._stale = False
+        self._changed = False
         released: list[tuple[str, Grant]] = []
         vain = 0
         # Agents of one moment are told apart by their keys, so that all replicas agree.
@@ -287,7 +212,7 @@ class Governor:
         """Return when `release` must be called at the latest, inf: when something happens."""
         if not self._held:
             return inf
-        if self._stale:
+        if self._changed:
             return now
         if self._due_s is None:
             self._due_s = min(map(self._bound_s, self._held.values()))
@@ -296,75 +221,10 @@ class Governor:
     def change(self, options: GovernorOptions) -> None:
         """Go by other options from now on; what is held goes by the new bound."""
         self.options = options
+        self._fill, self._ttl_s = options.fill, options.ttl_s
+        self._sized_s = -inf
         self._due_s = None
-        self._stale = True
-
-    def removed(self, worker: WorkerId, now: float) -> None:
-        """Note that a worker left, and the caches there with it."""
-        for agent in self._seats.leave(worker):
-            agent.worker = None
-            self._publish(agent, now)
-        self.pace.forget(worker)
-        self._stale = True
-
-    def lost(self, worker: WorkerId, agent_key: str, tokens: int, now: float) -> None:
-        """Note that an engine evicted so many tokens of an agent's context: thrash."""
-        del now
-        agent = self.table.find(agent_key)
-        if agent is not None and agent.worker == worker and agent.phase != "ended":
-            self._counts["lost_tokens"] += max(0, tokens)
-
-    def receive(self, key: str, record: AgentRecord, now: float) -> str:
-        """Take a sibling's record; return what is wrong with it, "" for nothing."""
-        wrong = check_record(key, record)
-        if wrong:
-            return wrong
-        agent = self.table.find(key)
-        if agent is None:
-            agent, gone = self.table.enter(key, record.program, record.tenant, now)
-            if gone is not None:
-                self._forget(gone)
-            if agent is None:
-                return ""
-        elif order_of(record) <= order_of(agent):
-            return ""
-        agent.client, agent.priority = record.client, record.priority
-        agent.phase, agent.worker = record.phase, WorkerId(record.worker) or None
-        agent.tokens, agent.turns = record.tokens, record.turns
-        agent.served_tokens = record.served_tokens
-        agent.stop, agent.tool = record.stop, record.tool
-        agent.revision = record.revision
-        agent.began_s = min(agent.began_s, now - record.age_s)
-        agent.since_s = now - record.since_s
-        agent.keep_s = record.keep_s
-        agent.late_s = now - record.late_s if record.late_s >= 0.0 else -inf
-        self._elsewhere.pop(key, None)
-        if agent.phase == "running" or agent.running:
-            self._seats.take(agent, inf)
-        elif agent.phase == "paused" and agent.worker is not None:
-            self._keep(agent)
-        else:
-            self._seats.drop(agent)
-            if agent.phase == "waiting":
-                self._elsewhere[key] = None
-        self._stale = True
-        return ""
-
-    def seat_of(self, key: str, now: float) -> Seat | None:
-        """Return an agent's reservation as it is now, None where it has none."""
-        self._seats.expire(now)
-        seat = self._seats.find(key)
-        return None if seat is None else copy(seat)
-
-    def expect(self, agent: Agent, now: float) -> Pause | None:
-        """Return when an agent's next turn will come, None where it does not pause."""
-        if agent.phase != "paused":
-            return None
-        return self.pauses.expect(agent.client, agent.stop, agent.tool, now - agent.since_s)
-
-    def turns_left(self, agent: Agent) -> float:
-        """Return how many turns an agent is expected to take still, by how many it has taken."""
-        return self.ends.expect(agent.client, agent.turns, final=agent.phase == "ended")
+        self._changed = True
 
     def held_since(self) -> dict[str, float]:
         """Return since when agents wait for their turn here, by key: of several turns the first."""
@@ -374,19 +234,6 @@ class Governor:
             since[held.turn.agent] = min(first_s, held.since_s)
         return since
 
-    def workers(self, now: float) -> Collection[WorkerId]:
-        """Return the workers that may get requests."""
-        return self._fleet.workers(now)
-
-    def capacity_tokens(self, worker: WorkerId) -> int:
-        """Return how many tokens a worker's cache holds, 0 unknown."""
-        return self._fleet.capacity_tokens(worker)
-
-    def reserved_tokens(self, worker: WorkerId, now: float) -> int:
-        """Return how many tokens of it are reserved for agents."""
-        self._seats.expire(now)
-        return self._seats.tokens_at(worker)
-
     def statistics(self) -> GovernorStatistics:
         """Return sizes and counts."""
         return GovernorStatistics(
@@ -395,21 +242,9 @@ class Governor:
             waiting=len(self.waiting),
             reserved_tokens=self._seats.total_tokens,
             waited_s=self._waited_s,
+            lost_tokens=self.lost_tokens,
             **self._counts,
         )
-
-    def _note(self, turn: Turn, now: float) -> Agent | None:
-        """Return the agent whose turn it is, and learn how long it paused."""
-        self.table.forget_before(now - self.options.ttl_s, self._forget)
-        agent, gone = self.table.note(turn, now)
-        if gone is not None:
-            self._forget(gone)
-        if agent is not None and not agent.paced:
-            agent.paced = True
-            pause_s = now - agent.since_s
-            self.pace.returned(agent.answer_tokens, pause_s)
-            self.pauses.learn(agent.client, agent.stop, agent.tool, pause_s, now)
-        return agent
 
     def _find_place(
         self, agent: Agent, now: float, among: Collection[WorkerId] | None = None
@@ -439,17 +274,12 @@ class Governor:
         """Return whether so many tokens fit every cache, at a glance: none is half full, or how
         large they are is known of none.
         """
-        workers, sized_s, least, most = self._sized
-        found = self._fleet.workers(now)
-        if found is not workers or now - sized_s > 1.0:
-            limits = [*map(self._limit, found)]
-            least, most = min(limits, default=0), max(limits, default=0)
-            self._sized = found, now, least, most
-        return not most or (2 * tokens <= least and not self._seats.crowded)
-
-    def _limit(self, worker: WorkerId) -> int:
-        """Return how many tokens may be reserved at a worker."""
-        return int(self._fleet.capacity_tokens(worker) * self.options.fill)
+        if now - self._sized_s > SIZED_S:
+            self._sized_s = now
+            limits = [*map(self._limit, self._fleet.workers(now))]
+            self._easy_tokens = min(limits, default=0) / 2 if any(limits) else inf
+            self._seats.measure()
+        return tokens <= self._easy_tokens and not (self._seats.crowded and self._easy_tokens < inf)
 
     def _is_free(self, worker: WorkerId, tokens: int) -> bool:
         """Return whether nothing is held for a worker's sake: unknown cache, small, cheap."""
@@ -457,9 +287,6 @@ class Governor:
         if not limit or tokens <= self.options.small_share * limit:
             return True
         return self.pace.turnover(limit, self._prefill_ms(worker)) < LEAST_TURNOVER
-
-    def _prefill_ms(self, worker: WorkerId) -> float:
-        return self.pace.prefill_ms(worker, self._fleet.ms_per_token(worker))
 
     def _ranks(self, asking: Agent, now: float) -> Callable[[Agent], Rank]:
         """Return the order among agents: those let go late, then by their tenants' shares, then
@@ -507,29 +334,19 @@ class Governor:
         return not late, tenants.get(agent.tenant, 0), -agent.priority, agent.began_s
 
     def _claim(self, agent: Agent, now: float) -> None:
-        """Leave room for a turn that a sibling holds, which it lets go by the same rule."""
+        """Leave room for a turn that a sibling holds, which it lets go by the same rule. Where the
+        agent is says the sibling.
+        """
         if self._seats.find(agent.key) is None:
-            grant = self._find_place(agent, now)
+            grant, known = self._find_place(agent, now), agent.worker
             if grant is not None and grant.workers is not None:
                 self._reserve(agent, grant.workers, now)
+                agent.worker = known
 
     def _reserve(self, agent: Agent, workers: frozenset[WorkerId], now: float) -> None:
         """Take a seat at the emptiest of some workers for a moment, until routing has chosen."""
         agent.worker = min(workers, key=lambda one: (self._seats.tokens_at(one), one))
         self._seats.take(agent, now + CLAIM_S)
-
-    def _keep(self, agent: Agent) -> bool:
-        """Reserve what an agent that pauses will need, for as long as that is worth it: by who
-        served its turn, whose speeds are learned, so that all replicas keep it equally long. False:
-        nothing is reserved.
-        """
-        if agent.phase == "ended" or agent.worker is None:
-            self._seats.drop(agent)
-            return False
-        keep_s = agent.keep_s
-        if keep_s < 0.0:
-            keep_s = kept_s(agent.tokens, self._prefill_ms(agent.worker))
-        return self._seats.take(agent, agent.since_s + min(keep_s, MOST_KEPT_S))
 
     def _bound_s(self, held: _Held) -> float:
         """Return when a held turn goes whatever it evicts."""
@@ -555,29 +372,3 @@ class Governor:
         if not self._of_tenant[tenant]:
             del self._of_tenant[tenant]
         return held
-
-    def share(self, key: str, record: AgentRecord) -> None:
-        """Have the siblings hear of an agent."""
-        self.updates[key] = record
-        if self.on_news is not None:
-            self.on_news()
-
-    def _forget(self, agent: Agent) -> None:
-        self.ends.learn(agent.client, agent.turns)
-        self._seats.drop(agent)
-        self._elsewhere.pop(agent.key, None)
-        self.updates.pop(agent.key, None)
-
-    def _publish(self, agent: Agent, now: float) -> None:
-        seat = self._seats.find(agent.key)
-        agent.seated = seat is not None and seat.worker == agent.worker
-        self._mark_changed(agent, now)
-
-    def _mark_changed(self, agent: Agent, now: float) -> None:
-        """Have the siblings hear of an agent that changed."""
-        agent.revision += 1
-        if self._elsewhere:
-            self._elsewhere.pop(agent.key, None)
-        if self.shared:
-            self.share(agent.key, agent.record(now))
-        self._stale = True

@@ -65,19 +65,14 @@ class _Histogram:
         self.learned = 0
         self.at_s = now
 
-    def learn(self, bucket: int, now: float, options: PauseOptions) -> None:
-        age_s = now - self.at_s
-        full = self.weight >= options.most_samples * _BEYOND
-        if full or age_s >= _FEW * options.half_life_s:
-            age_s = max(0.0, age_s)
-            most = options.most_samples / (self.weight + 1.0)
-            kept = min(0.5 ** (age_s / options.half_life_s), most)
-            self.counts = [kept * one for one in self.counts]
-            self.weight *= kept
-            self.at_s = now
-        self.counts[bucket] += 1.0
-        self.weight += 1.0
-        self.learned += 1
+    def age(self, now: float, options: PauseOptions) -> None:
+        """Have what was learned weigh less: by its age, and no more than the most samples."""
+        age_s = max(0.0, now - self.at_s)
+        most = options.most_samples / (self.weight + 1.0)
+        kept = min(0.5 ** (age_s / options.half_life_s), most)
+        self.counts = [kept * one for one in self.counts]
+        self.weight *= kept
+        self.at_s = now
 
 
 _FEW: Final = 0.0015
@@ -112,6 +107,9 @@ class PauseModel:
         self._clients: dict[tuple[Client, Stop], _Histogram] = {}
         self._tools: dict[_Key, _Histogram] = {}
         self._curves: dict[_Key, _Curve] = {}
+        self._histograms: dict[_Key, tuple[_Histogram, ...]] = {}
+        self._full = options.most_samples * _BEYOND
+        self._few_s = _FEW * options.half_life_s
 
     def learn(self, client: Client, stop: Stop, tool: str, pause_s: float, now: float) -> None:
         """Take the pause between the end of a turn and the next turn of its agent. What is no
@@ -119,18 +117,16 @@ class PauseModel:
         """
         if not pause_s >= 0.0:
             return
-        bucket = _bucket(pause_s)
-        options = self.options
-        all_of = self._stops.get(stop)
-        if all_of is None:
-            all_of = self._stops[stop] = _Histogram(now)
-        own = self._clients.get((client, stop))
-        if own is None:
-            own = self._clients[client, stop] = _Histogram(now)
-        all_of.learn(bucket, now, options)
-        own.learn(bucket, now, options)
-        if tool:
-            self._of_tool((client, stop, tool), now).learn(bucket, now, options)
+        bucket = bisect_right(_EDGES, pause_s, 1, _BUCKETS) - 1  # as `_bucket`, without a call
+        found = self._histograms.get((client, stop, tool))
+        if found is None:
+            found = self._find((client, stop, tool), now)
+        for one in found:
+            if one.weight >= self._full or now - one.at_s >= self._few_s:
+                one.age(now, self.options)
+            one.counts[bucket] += 1.0
+            one.weight += 1.0
+            one.learned += 1
 
     def expect(self, client: Client, stop: Stop, tool: str, elapsed_s: float) -> Pause:
         """Return how long the next turn takes to come, which has not come in `elapsed_s`."""
@@ -144,19 +140,34 @@ class PauseModel:
         """Return how many tools are told apart."""
         return len(self._tools)
 
-    def _of_tool(self, key: _Key, now: float) -> _Histogram:
-        known = self._tools.get(key)
-        if known is not None:
-            return known
+    def _find(self, key: _Key, now: float) -> tuple[_Histogram, ...]:
+        """Return the distributions that a pause belongs to, the widest first."""
+        client, stop, tool = key
+        all_of = self._stops.get(stop)
+        if all_of is None:
+            all_of = self._stops[stop] = _Histogram(now)
+        own = self._clients.get((client, stop))
+        if own is None:
+            own = self._clients[client, stop] = _Histogram(now)
+        if tool and not self._has_place():
+            return all_of, own
+        found: tuple[_Histogram, ...] = (all_of, own)
+        if tool:
+            self._tools[key] = narrowest = _Histogram(now)
+            self._curves.pop(key, None)
+            found = (all_of, own, narrowest)
+        self._histograms[key] = found
+        return found
+
+    def _has_place(self) -> bool:
+        """Return whether one more tool may be told apart; the lightest makes room."""
         if len(self._tools) >= self.options.max_tools:
             lightest = min(self._tools, key=lambda one: (self._tools[one].weight, one))
             if self._tools[lightest].weight >= _HEAVY:
-                return _Histogram(now)  # there is no place for it
-            del self._tools[lightest]
+                return False
+            del self._tools[lightest], self._histograms[lightest]
             self._curves.pop(lightest, None)
-        made = self._tools[key] = _Histogram(now)
-        self._curves.pop(key, None)
-        return made
+        return True
 
     def _curve(self, client: Client, stop: Stop, tool: str) -> _Curve:
         key = (client, stop, tool if (client, stop, tool) in self._tools else "")
@@ -179,8 +190,7 @@ _FRESH: Final = 100
 
 
 def _bucket(pause_s: float) -> int:
-    at = bisect_right(_EDGES, pause_s) - 1
-    return 0 if at < 0 else at if at < _BUCKETS else _BUCKETS - 1
+    return bisect_right(_EDGES, pause_s, 1, _BUCKETS) - 1
 
 
 def _blend(

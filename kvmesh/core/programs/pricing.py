@@ -17,7 +17,8 @@ LEAST_TURNOVER: Final = 0.9
 """Below so much nothing is held: see `Pace.turnover`."""
 
 _LEAST_SAMPLES: Final = 32
-_WEIGHT: Final = 1.0 / 128.0
+_FULL: Final = 128
+_WEIGHT: Final = 1.0 / _FULL
 _LEAST_TOKENS: Final = 16
 _FORGET: Final = 1.001
 _LEAST_S: Final = 0.01
@@ -29,35 +30,43 @@ class Pace:
     """How soon turns of an agent follow each other when nothing delays them, learned.
 
     The time of an answer is its tokens at the best speed seen lately, so that a fleet that thrashes
-
+    seems no slower than it could be: `token_s` a token.
     """
 
     def __init__(self) -> None:
         self._log_s = 0.0
         self._samples = 0
-        self._token_s = 0.0
+        self.token_s = _FIRST_GUESS_S
+        self._answers = 0
         self._prefill_ms: dict[WorkerId, float] = {}
 
     def answered(
         self, worker: WorkerId, ms_per_token: float, tokens: int, duration_s: float
-    ) -> None:
+    ) -> float:
         """Learn how long an answer of so many tokens took, with its prefill, and what a worker is
-        believed to take for an uncached prompt token.
+        believed to take for an uncached prompt token. Return what it takes at best, as
+        `prefill_ms`.
         """
-        slowest = self._prefill_ms.get(worker, inf) * _FORGET
-        self._prefill_ms[worker] = min(ms_per_token, slowest)
-        if tokens < _LEAST_TOKENS or duration_s <= 0.0:
-            return
-        token_s = duration_s / tokens
-        slower = self._token_s * _FORGET
-        self._token_s = token_s if not self._token_s else min(token_s, slower)
+        known = self._prefill_ms
+        best_ms = known.get(worker, inf) * _FORGET
+        best_ms = min(best_ms, ms_per_token)
+        known[worker] = best_ms
+        if tokens >= _LEAST_TOKENS and duration_s > 0.0:
+            token_s = duration_s / tokens
+            self.token_s = min(token_s, self.token_s * _FORGET) if self._answers else token_s
+            self._answers += 1
+        return best_ms
 
-    def returned(self, tokens: int, pause_s: float) -> None:
-        """Learn that the next turn came so long after an answer of so many tokens."""
-        cycle_s = tokens * (self._token_s or _FIRST_GUESS_S) + pause_s
-        found = log(min(_MOST_S, max(_LEAST_S, cycle_s)))
-        self._samples += 1
-        self._log_s += (found - self._log_s) * max(_WEIGHT, 1.0 / self._samples)
+    def returned(self, tokens: int, pause_s: float, token_s: float) -> None:
+        """Learn that the next turn came so long after an answer of so many tokens, when one took
+        `token_s` at best.
+        """
+        cycle_s = tokens * token_s + pause_s
+        if not _LEAST_S < cycle_s < _MOST_S:
+            cycle_s = _MOST_S if cycle_s >= _MOST_S else _LEAST_S
+        self._samples = samples = self._samples + 1
+        share = _WEIGHT if samples > _FULL else 1.0 / samples
+        self._log_s += (log(cycle_s) - self._log_s) * share
 
     @property
     def cycle_s(self) -> float:

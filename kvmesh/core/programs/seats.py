@@ -14,30 +14,45 @@ others; within one the older keep theirs.
 """
 
 
+class _Cache:
+    """A worker's cache as far as it is reserved: `tokens` of `limit`, for agents by key."""
+
+    __slots__ = ("agents", "limit", "tokens")
+
+    def __init__(self, limit: int) -> None:
+        self.agents: dict[str, Agent] = {}
+        self.limit = limit
+        self.tokens = 0
+
+
 class Seat:
-    """A reservation of so many tokens at a worker until a time, `inf` while a turn is taken."""
+    """A reservation of so many tokens at a worker until a time, `inf` while a turn is taken.
 
-    __slots__ = ("tenant", "tokens", "until_s", "worker")
+    `look_s` is when it is looked at next whether its time is over, `inf`: never.
+    """
 
-    def __init__(self, worker: WorkerId, tokens: int, until_s: float, tenant: str) -> None:
+    __slots__ = ("agent", "cache", "look_s", "tenant", "tokens", "until_s", "worker")
+
+    def __init__(self, worker: WorkerId, cache: _Cache, tenant: str) -> None:
+        self.agent: Agent | None = None
         self.worker = worker
-        self.tokens = tokens
-        self.until_s = until_s
+        self.cache = cache
+        self.tokens = 0
         self.tenant = tenant
+        self.until_s = self.look_s = inf
 
 
 class Seats:
     """Reservations by agent, each at one worker and until a time; sums by worker and tenant are
     kept. Taking and dropping one is O(log n).
 
-    `crowded` are workers more than half full, by `capacity` when their sum last grew or fell.
+    `crowded` are workers more than half full, by `capacity` when it was asked last (`measure`).
     """
 
     def __init__(self, capacity: Callable[[WorkerId], int]) -> None:
         self._capacity = capacity
         self._seats: dict[str, Seat] = {}
-        self._at: dict[WorkerId, dict[str, Agent]] = {}
-        self._tokens: dict[WorkerId, int] = {}
+        self._caches: dict[WorkerId, _Cache] = {}
         self._ends: list[tuple[float, str]] = []
         self.tenants: dict[str, int] = {}
         self.crowded: set[WorkerId] = set()
@@ -50,34 +65,44 @@ class Seats:
         """Reserve an agent's tokens at its worker, instead of what it had; False: it has none."""
         key, worker, tokens, tenant = agent.key, agent.worker, agent.tokens, agent.tenant
         seat = self._seats.get(key)
-        if seat is not None and seat.worker == worker and seat.tenant == tenant:
-            # Most turns are taken where the one before was.
-            more = tokens - seat.tokens
-            seat.tokens, seat.until_s = tokens, until_s
-            self._at[seat.worker][key] = agent
-            if more or not tokens:
-                self._count(seat.worker, tenant, more)
-        else:
+        if seat is None or seat.worker != worker or seat.tenant != tenant:
             self._drop(key)
             if worker is None:
                 return False
-            self._seats[key] = Seat(worker, tokens, until_s, tenant)
-            self._at.setdefault(worker, {})[key] = agent
-            self._count(worker, tenant, tokens)
-        if until_s < inf:
+            cache = self._caches.get(worker)
+            if cache is None:
+                cache = self._caches[worker] = _Cache(self._capacity(worker))
+            seat = self._seats[key] = Seat(worker, cache, tenant)
+            self.tenants.setdefault(tenant, 0)
+        if seat.agent is not agent:
+            seat.agent = seat.cache.agents[key] = agent
+        # Most turns are taken where the one before was.
+        seat.until_s = until_s
+        if tokens != seat.tokens:
+            self._count(seat, tokens - seat.tokens)
+        if until_s < seat.look_s:
+            seat.look_s = until_s
             heappush(self._ends, (until_s, key))
             if len(self._ends) > 4 * len(self._seats) + 64:
                 self._tidy()
         return True
 
-    def _count(self, worker: WorkerId, tenant: str, more: int) -> None:
-        held = self._tokens[worker] = self._tokens.get(worker, 0) + more
-        self.tenants[tenant] = self.tenants.get(tenant, 0) + more
+    def _count(self, seat: Seat, more: int) -> None:
+        cache = seat.cache
+        seat.tokens += more
+        cache.tokens += more
+        self.tenants[seat.tenant] = self.tenants.get(seat.tenant, 0) + more
         self.total_tokens += more
-        if 2 * held > self._capacity(worker):
-            self.crowded.add(worker)
+        if 2 * cache.tokens > cache.limit:
+            self.crowded.add(seat.worker)
         else:
-            self.crowded.discard(worker)
+            self.crowded.discard(seat.worker)
+
+    def measure(self) -> None:
+        """Ask anew how much each worker's cache holds. O(workers)."""
+        for worker, cache in self._caches.items():
+            cache.limit = self._capacity(worker)
+        self.crowded = {name for name, one in self._caches.items() if 2 * one.tokens > one.limit}
 
     def drop(self, agent: Agent) -> None:
         """Give up an agent's reservation."""
@@ -86,10 +111,16 @@ class Seats:
     def expire(self, now: float) -> None:
         """Give up those whose time is over."""
         while self._ends and self._ends[0][0] <= now:
-            until_s, key = heappop(self._ends)
+            look_s, key = heappop(self._ends)
             seat = self._seats.get(key)
-            if seat is not None and seat.until_s == until_s:
+            if seat is None or seat.look_s != look_s:
+                continue
+            if seat.until_s <= now:
                 self._drop(key)
+                continue
+            seat.look_s = seat.until_s
+            if seat.until_s < inf:
+                heappush(self._ends, (seat.until_s, key))
 
     def next_s(self) -> float:
         """Return when the next one may be over, inf: none."""
@@ -97,7 +128,8 @@ class Seats:
 
     def leave(self, worker: WorkerId) -> list[Agent]:
         """Give up all at a worker; return whose they were."""
-        agents = list(self._at.get(worker, {}).values())
+        cache = self._caches.get(worker)
+        agents = [] if cache is None else list(cache.agents.values())
         for agent in agents:
             self._drop(agent.key)
         return agents
@@ -108,7 +140,8 @@ class Seats:
 
     def tokens_at(self, worker: WorkerId) -> int:
         """Return the tokens reserved at a worker."""
-        return self._tokens.get(worker, 0)
+        cache = self._caches.get(worker)
+        return 0 if cache is None else cache.tokens
 
     def has_room(
         self,
@@ -128,7 +161,7 @@ class Seats:
             return True
         own = rank(agent)
         before = 0
-        for key, one in self._at[worker].items():
+        for key, one in self._caches[worker].agents.items():
             if key == agent.key:
                 continue
             theirs = rank(one)
@@ -140,21 +173,16 @@ class Seats:
         seat = self._seats.pop(key, None)
         if seat is None:
             return
-        worker, tokens = seat.worker, seat.tokens
-        at = self._at[worker]
-        del at[key]
-        left = self._tokens[worker] = self._tokens[worker] - tokens
-        self.total_tokens -= tokens
-        self.tenants[seat.tenant] -= tokens
-        if not self.tenants[seat.tenant]:
-            del self.tenants[seat.tenant]
-        if 2 * left <= self._capacity(worker):
-            self.crowded.discard(worker)
-        if not at:
-            del self._at[worker], self._tokens[worker]
+        cache, tenant = seat.cache, seat.tenant
+        del cache.agents[key]
+        self._count(seat, -seat.tokens)
+        if not self.tenants[tenant]:
+            del self.tenants[tenant]
+        if not cache.agents:
+            del self._caches[seat.worker]
 
     def _tidy(self) -> None:
-        """Drop the times of reservations that were renewed or given up."""
+        """Drop the times of reservations that were given up, or moved to earlier ones."""
         self._ends = sorted(
-            (seat.until_s, key) for key, seat in self._seats.items() if seat.until_s < inf
+            (seat.look_s, key) for key, seat in self._seats.items() if seat.look_s < inf
         )

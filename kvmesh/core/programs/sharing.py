@@ -9,7 +9,7 @@ import msgspec
 
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.shared import AgentUpdate, at, decode_update, encode_update
-from kvmesh.core.programs.table import AgentRecord, order_of
+from kvmesh.core.programs.table import Agent, AgentRecord, order_of
 from kvmesh.errors import CodecError
 
 ABSENT_S: Final = 10.0
@@ -69,7 +69,7 @@ class ProgramSharing:
             self._in_flight.pop(self._own.popitem(last=False)[0], None)
         updates = self._governor.updates
         for key in list(islice(updates, most)):
-            value = self._encode(key, updates.pop(key), unix_s)
+            value = self._encode(key, updates.pop(key).record(now), unix_s)
             self._own[key] = now
             self._own.move_to_end(key)
             self._in_flight[key] = self._in_flight.get(key, 0) + 1
@@ -103,19 +103,19 @@ class ProgramSharing:
         if behind:
             # Two wrote at a time, and the older record stands in the table now: for the next start.
             if key not in self._in_flight:
-                self._report(key, agent.record(now))
+                self._report(agent)
         elif own or updates.record.phase not in ("running", "waiting"):
             self._under_way.pop(key, None)
         else:
             self._under_way[key] = updates
         return ""
 
-    def publish_again(self, now: float) -> None:
+    def publish_again(self) -> None:
         """Tell what may not have arrived while the plane went away."""
         for key in self._own:
             agent = self._governor.table.find(key)
             if agent is not None:
-                self._report(key, agent.record(now))
+                self._report(agent)
 
     def settle(self, alive: Mapping[str, int], now: float) -> int:
         """End the turns that were under way at replicas, or lives of them, that are no more; return
@@ -147,9 +147,9 @@ class ProgramSharing:
             self._reported, self._published_bytes, self._received, self._refused, self._orphaned
         )
 
-    def _report(self, key: str, record: AgentRecord) -> None:
-        if key not in self._governor.updates:
-            self._governor.share(key, record)
+    def _report(self, agent: Agent) -> None:
+        if agent.key not in self._governor.updates:
+            self._governor.share(agent)
 
     def _arrived(self, key: str) -> None:
         self._in_flight[key] -= 1
@@ -179,4 +179,4 @@ class ProgramSharing:
             agent.record(now), revision=record.revision + 1, phase="paused", since_s=0.0
         )
         self._receive(key, ended, now)
-        self._governor.share(key, ended)
+        self._governor.share(agent)

@@ -61,7 +61,8 @@ class Agent:
     is its attained service: prompt tokens computed and output. `seated`: it may take turns.
     `late_s` is when its wait last reached the bound. `keep_s` is for how long its
     pause keeps its context, -1.0 not known yet. `paced`: its pause was learned. `failed`: its
-    last turn was, and may be taken again. `answer_tokens` is the length of its last answer.
+    last turn was, and may be taken again. `answer_tokens` is the length of its last answer here,
+    `prompt_tokens` that of the prompt before it, which `prompt_worker` served.
     """
 
     __slots__ = (
@@ -76,6 +77,8 @@ class Agent:
         "phase",
         "priority",
         "program",
+        "prompt_tokens",
+        "prompt_worker",
         "revision",
         "running",
         "seated",
@@ -110,6 +113,8 @@ class Agent:
         self.late_s = -inf
         self.keep_s = -1.0
         self.answer_tokens = 0
+        self.prompt_tokens = 0
+        self.prompt_worker: WorkerId | None = None
         self.paced = True
         self.failed = False
 
@@ -193,15 +198,19 @@ class ProgramTable:
         self.remove(gone.key)
         return self._add(key, program, tenant, now), gone
 
-    def forget_before(self, used_s: float, forget: Callable[[Agent], None]) -> None:
-        """Forget the longest unused, one or two a call, if it took no turn since."""
-        idle: list[Agent] | None = None
-        for agent in islice(self.agents.values(), 2):
-            if agent.since_s < used_s and not agent.running:
-                idle = [*(idle or ()), agent]
-        for agent in idle or ():
+    def forget_before(self, used_s: float, forget: Callable[[Agent], None]) -> bool:
+        """Forget the longest unused, one or two a call, if it took no turn since; return whether
+        there was one.
+        """
+        idle = [
+            agent
+            for agent in islice(self.agents.values(), 2)
+            if agent.since_s < used_s and not agent.running
+        ]
+        for agent in idle:
             self.remove(agent.key)
             forget(agent)
+        return bool(idle)
 
     def remove(self, key: str) -> Agent | None:
         """Forget an agent; return it."""

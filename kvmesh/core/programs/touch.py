@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.programs.governor import Fleet
+from kvmesh.core.programs.bookkeeper import Fleet
 from kvmesh.core.programs.recency import Held, Recency
 from kvmesh.core.programs.table import Agent, ProgramTable
 from kvmesh.core.programs.turn import Stop, Turn, TurnEnd

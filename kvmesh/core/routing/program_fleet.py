@@ -7,10 +7,13 @@ from kvmesh.core.routing.scheduler import Scheduler
 
 
 class GovernedFleet:
-    """A scheduler's workers: who is usable, the tokens their caches hold, how fast they compute."""
+    """A scheduler's workers: who is usable, the tokens their caches hold, and `ms_per_token`, how
+    long each computes an uncached prompt token.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self.ms_per_token = scheduler.speeds.ms_per_token
 
     def workers(self, now: float) -> Collection[WorkerId]:
         """Return the workers that may get requests, the same object until that changes."""
@@ -20,7 +23,3 @@ class GovernedFleet:
         """Return how many tokens a worker's cache holds by its own word, 0 when it never said."""
         state = self._scheduler.workers.known.get(worker)
         return 0 if state is None else state.capacity_blocks * self._scheduler.options.block_size
-
-    def ms_per_token(self, worker: WorkerId) -> float:
-        """Return how long a worker computes an uncached prompt token, ms."""
-        return self._scheduler.speeds.ms_per_token(worker)

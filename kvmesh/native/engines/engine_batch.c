@@ -254,9 +254,12 @@ static int read_hashes(EngineBatch *batch, Reader *self, EngineEvent *event) {
 
 static inline int read_token(Reader *self, uint32_t *token) {
     Value value;
-    if (self->end - self->at > 2 && *self->at == 0xCD) { /* nearly all */
-        *token = (uint32_t)self->at[1] << 8 | self->at[2];
-        self->at += 3;
+    if (self->end - self->at > 4 && (*self->at == 0xCD || *self->at == 0xCE)) { /* nearly all */
+        uint32_t number;
+        int size = *self->at == 0xCD ? 2 : 4; /* a vocabulary may be beyond 65,536: which one is a guess */
+        memcpy(&number, self->at + 1, sizeof number);
+        *token = __builtin_bswap32(number) >> (32 - 8 * size);
+        self->at += 1 + size;
         return 1;
     }
     if (!read_value(self, &value)) {

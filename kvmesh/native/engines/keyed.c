@@ -3,6 +3,7 @@
 #include "engines/keyed.h"
 
 #define FEWEST_PLACES 8
+#define AHEAD 8
 
 void keyed_init(Keyed *self) {
     memset(self, 0, sizeof *self);
@@ -70,13 +71,17 @@ static void place(KeyedPart *part, uint64_t hash, uint32_t number) {
 }
 
 static int grow(Keyed *self, KeyedPart *part) {
-    uint32_t room = part->room < FEWEST_PLACES ? FEWEST_PLACES : part->room + part->room / 8 * 3;
+    uint32_t room = part->room < FEWEST_PLACES ? FEWEST_PLACES : 2 * part->room;
     KeyedPart grown = {PyMem_RawMalloc(room * sizeof *grown.places), room, part->used};
     if (grown.places == NULL) {
         return no_memory();
     }
     memset(grown.places, 0xFF, room * sizeof *grown.places);
     for (uint32_t at = 0; at < part->room; at++) {
+        uint32_t later = part->places[at + AHEAD < part->room ? at + AHEAD : at];
+        if (later != UINT32_MAX) { /* keys lie anywhere: to wait for each takes four times as long */
+            __builtin_prefetch(keyed_at(self, later & NO_RECORD));
+        }
         if (part->places[at] != UINT32_MAX) {
             uint32_t number = part->places[at] & NO_RECORD;
             place(&grown, mixed(keyed_at(self, number)->key), number);
@@ -90,7 +95,7 @@ static int grow(Keyed *self, KeyedPart *part) {
 int keyed_enter(Keyed *self, uint32_t number) {
     uint64_t hash = mixed(keyed_at(self, number)->key);
     KeyedPart *part = self->parts + (hash >> 56);
-    if (part->used >= part->room - part->room / 5 && grow(self, part) < 0) {
+    if (part->used >= part->room - part->room / 8 && grow(self, part) < 0) {
         return -1;
     }
     place(part, hash, number);

@@ -21,6 +21,9 @@ static int move_block(Table *self, Table *target, uint64_t block, const Mask *ma
     Shard *from = self->shards + (block & 255), *to = target->shards + (block & 255);
     uint64_t hash = mixed(block);
     Entry *entry = shard_find(to, block, hash);
+    if (entry != NULL && table_keep_entry(target, block & 255, hash, entry) < 0) {
+        return -1;
+    }
     uint32_t set = joined(target, entry == NULL ? NO_SET : entry->set, mask);
     if (set == NO_SET) {
         return -1;
@@ -31,6 +34,9 @@ static int move_block(Table *self, Table *target, uint64_t block, const Mask *ma
         return -1;
     }
     entry = shard_find(from, block, hash);
+    if (entry != NULL && table_keep_entry(self, block & 255, hash, entry) < 0) {
+        return -1;
+    }
     if (entry != NULL) {
         drop_entry(self, from, block, hash, entry);
     }
@@ -52,7 +58,7 @@ PyObject *table_move(Table *self, PyObject *const *args, Py_ssize_t nargs) {
         PyErr_SetString(PyExc_ValueError, "blocks are moved for somebody: mask is 0");
     } else if (PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) == 0) {
         Py_ssize_t count = view.len / BLOCK_BYTES;
-        failed = table_keep_run(target, view.buf, count) < 0 || table_keep_run(self, view.buf, count) < 0;
+        failed = 0;
         self->changes++;
         target->changes++;
         for (Py_ssize_t i = 0; !failed && i < count; i++) {
@@ -135,18 +141,6 @@ static int is_sparse(const Shard *shard) {
     return shard->used <= SHRUNK && 4 * (uint64_t)shard->used < room;
 }
 
-/* Give a shard less room, where its segments are taken to be as they were by no view; -1 for no memory. */
-static int shrink(Table *self, uint32_t number) {
-    Shard *shard = self->shards + number;
-    Segment *segment;
-    for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
-        if (table_keep_segment(self, number, segment) < 0) {
-            return -1;
-        }
-    }
-    return shard_resize(shard, number, 0);
-}
-
 /* Clear bits in one segment, which may be another afterwards; -1 for no memory. */
 static int clean_segment(Table *self, uint32_t number, Segment *segment, uint64_t hash,
                          const Mask *dead) {
@@ -174,7 +168,7 @@ static int clean_some(Table *self, uint32_t number, uint64_t *hash, const Mask *
         return 0;
     }
     uint64_t place = shard_place(shard, *hash), places = 0;
-    place &= ~((1ULL << (shard->depth - shard->segments[place]->depth)) - 1); /* where it begins */
+    place &= ~((1ULL << (shard->depth - shard_segment(shard, *hash)->depth)) - 1); /* where it begins */
     uint64_t walk = place;
     for (; places < CLEANED && (segment = shard_walk(shard, &walk)) != NULL; place = walk) {
         places += segment->room;
@@ -184,7 +178,7 @@ static int clean_some(Table *self, uint32_t number, uint64_t *hash, const Mask *
     }
     int done = walk >> shard->depth != 0;
     *hash = done ? 0 : hash_at(shard, walk);
-    return done && is_sparse(shard) ? shrink(self, number) : 0;
+    return done && is_sparse(shard) ? shard_resize(shard, number, 0) : 0;
 }
 
 int64_t table_clear_some(Table *self, uint32_t number, PyObject *bits, uint64_t *hash) {
@@ -231,7 +225,7 @@ static PyObject *piece_of(Table *self, Shard *shard) {
     *moved = *shard;
     self->blocks -= shard->used;
     self->changes++;
-    *shard = (Shard){.next = moved->next, .stamp = moved->stamp};
+    *shard = (Shard){.next = moved->next};
     return piece;
 }
 

@@ -2,8 +2,7 @@
  *
  * bookings.c is one request at one worker, loads.c one worker's sums, sharing.c the blocks that its requests
  * share, counted once. sequences.c does what bookings do to the sums of all. arrivals.c counts how often
- * requests come, turns.c whose turn it is. Booking and Loads have the attributes and numbers of tests/reference/workers/loads.py;
- * they cannot be part of a cycle, so the collector does not know them.
+ * requests come, turns.c whose turn it is. Booking and Loads have the attributes of kvmesh/_native.pyi; they cannot be part of a cycle, so the collector does not know them.
  */
 #ifndef KVMESH_LOADS_H
 #define KVMESH_LOADS_H

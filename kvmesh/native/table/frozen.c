@@ -1,7 +1,9 @@
 /* Frozen: a table as it was at one moment, read shard by shard while the table moves on.
  *
- * Freezing is O(shards); a segment that is about to change before its shard was read is copied, some
- * 500 blocks. A copy's entries refer to the table's sets, so that these stay.
+ * Freezing is O(shards). An entry that was there, and is about to change or go before its shard was read, is
+ * copied: what comes meanwhile has a later order and is left out. A segment of which as many were copied as
+ * it has is copied whole, so that no change, however often, takes more. Copies refer to the table's sets, so
+ * that these stay.
  */
 #include "base/arrays.h"
 #include "table/table.h"
@@ -15,12 +17,13 @@ static void drop_kept(Frozen *self, uint32_t number) {
     *kept = (Kept){NULL, 0, 0};
 }
 
-/* Copy the entries of a segment, without gaps, to where there is room for all. */
-static uint32_t copy_entries(const Segment *segment, Entry *entries) {
-    uint32_t used = 0; /* free ones are overwritten: a jump would be guessed wrong too often */
+/* Copy the entries of a segment that came before an order, without gaps, to where there is room for all. */
+static uint32_t copy_entries(const Segment *segment, uint64_t end, Entry *entries) {
+    uint32_t used = 0; /* others are overwritten: a jump would be guessed wrong too often */
     for (uint32_t at = 0; at < segment->room; at++) {
-        entries[used] = segment->entries[at];
-        used += segment->entries[at].set != 0;
+        const Entry *entry = segment->entries + at;
+        entries[used] = *entry;
+        used += (entry->set != 0) & (order_of(entry) < end);
     }
     return used;
 }
@@ -42,7 +45,7 @@ static int needs(const Frozen *view, uint32_t number, const Segment *segment) {
     return view->pending[number] && segment->stamp < view->number;
 }
 
-/* Let all open views copy a segment that is about to change; -1 with MemoryError set. */
+/* Let all open views copy a segment; -1 with MemoryError set. */
 static int keep(Table *self, uint32_t number, Segment *segment) {
     for (Frozen *view = self->frozen; view != NULL; view = view->next) {
         if (needs(view, number, segment) && reserve(view->kept + number, segment->used) < 0) {
@@ -53,7 +56,7 @@ static int keep(Table *self, uint32_t number, Segment *segment) {
         if (needs(view, number, segment)) {
             Kept *kept = view->kept + number;
             Entry *copied = kept->entries + kept->count;
-            uint32_t used = copy_entries(segment, copied);
+            uint32_t used = copy_entries(segment, view->ends[number], copied);
             for (uint32_t i = 0; i < used; i++) {
                 sets_refer(&self->sets, copied[i].set);
             }
@@ -65,24 +68,27 @@ static int keep(Table *self, uint32_t number, Segment *segment) {
 }
 
 int table_keep_segment(Table *self, uint32_t number, Segment *segment) {
+    return self->frozen == NULL || segment->stamp == self->freezes ? 0 : keep(self, number, segment);
+}
+
+int table_keep_entry(Table *self, uint32_t number, uint64_t hash, const Entry *entry) {
     if (self->frozen == NULL) {
         return 0;
     }
-    self->shards[number].stamp = self->freezes;
-    return segment->stamp == self->freezes ? 0 : keep(self, number, segment);
-}
-
-int table_keep_run(Table *self, const uint8_t *run, Py_ssize_t count) {
-    for (Py_ssize_t i = 0; self->frozen != NULL && i < count; i++) {
-        uint64_t block = run_block(run, i);
-        Shard *shard = self->shards + (block & 255);
-        shard->stamp = self->freezes;
-        if (shard->homes != NULL) {
-            Segment *segment = shard->segments[shard_place(shard, mixed(block))];
-            if (segment->stamp != self->freezes &&
-                keep(self, (uint32_t)(block & 255), segment) < 0) {
+    Segment *segment = shard_segment(self->shards + number, hash);
+    if (segment->noted >= segment->used) {
+        segment->noted = 0;
+        return table_keep_segment(self, number, segment);
+    }
+    for (Frozen *view = self->frozen; view != NULL; view = view->next) {
+        Kept *kept = view->kept + number;
+        if (needs(view, number, segment) && order_of(entry) < view->ends[number]) {
+            if (reserve(kept, 1) < 0) {
                 return -1;
             }
+            sets_refer(&self->sets, entry->set);
+            kept->entries[kept->count++] = *entry;
+            segment->noted++;
         }
     }
     return 0;
@@ -135,7 +141,6 @@ int frozen_keep_some(Frozen *self, uint32_t number, uint32_t most) {
     if (left && reserve(self->kept + number, left) < 0) {
         return -1;
     }
-    shard->stamp = self->table->freezes;
     for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
         if (needs(self, number, segment)) {
             if (kept >= most) {
@@ -167,10 +172,11 @@ Reading frozen_read(Frozen *self, uint32_t wanted) {
     reading.count = kept->count;
     for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
         if (segment->stamp < self->number) {
-            reading.count += copy_entries(segment, reading.entries + reading.count);
+            reading.count +=
+                copy_entries(segment, self->ends[wanted], reading.entries + reading.count);
         }
     }
-    reading.entries = entries_sorted(reading.entries, reading.count);
+    reading.entries = entries_sorted(reading.entries, &reading.count);
     return reading;
 }
 

@@ -12,6 +12,9 @@ PyObject *table_freeze(Table *self, PyObject *Py_UNUSED(nothing)) {
     view->next = self->frozen;
     memset(view->pending, 1, sizeof view->pending);
     memset(view->kept, 0, sizeof view->kept);
+    for (uint32_t number = 0; number < SHARDS; number++) {
+        view->ends[number] = self->shards[number].next;
+    }
     view->number = ++self->freezes;
     self->frozen = view;
     return (PyObject *)view;

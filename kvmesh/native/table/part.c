@@ -172,13 +172,18 @@ static uint32_t *place_of(Making *self, uint64_t key) {
 }
 
 /* Make so many more blocks rows, those of the first source first; return whether all are. A block of both
- * sources is one row. */
+ * sources is one row, and of several entries of one order the first is one. */
 static int join_rows(Making *self, uint32_t most) {
     const Reading *first = &self->sources[0].reading, *second = &self->sources[1].reading;
     uint64_t all = (uint64_t)first->count + second->count;
     for (; self->joined < all && most; self->joined++, most--) {
-        if (self->joined < first->count) {
-            const Entry *entry = first->entries + self->joined;
+        int older = self->joined >= first->count;
+        uint64_t at = older ? self->joined - first->count : self->joined;
+        const Entry *entry = (older ? second : first)->entries + at;
+        if (at && order_of(entry) == order_of(entry - 1)) {
+            continue;
+        }
+        if (!older) {
             uint32_t *place = second->count ? place_of(self, entry->key >> 8) : NULL;
             self->rows[self->row_count++] = (Row){.key = entry->key >> 8, .set = entry->set};
             if (place != NULL) {
@@ -186,7 +191,6 @@ static int join_rows(Making *self, uint32_t most) {
             }
             continue;
         }
-        const Entry *entry = second->entries + (self->joined - first->count);
         uint32_t place = *place_of(self, entry->key >> 8);
         if (place) {
             self->rows[place - 1].other = entry->set;

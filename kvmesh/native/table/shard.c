@@ -23,41 +23,26 @@ static uint32_t room_of(uint64_t used) {
 
 /* Return an empty segment; NULL without memory, and no error set. */
 static Segment *segment_new(uint32_t room, uint32_t depth, uint32_t stamp) {
-    Segment *segment = PyMem_Malloc(sizeof *segment);
-    Entry *entries = room ? PyMem_RawCalloc(room, sizeof *entries) : NULL;
-    if (segment == NULL || entries == NULL) {
-        PyMem_Free(segment);
-        PyMem_RawFree(entries);
-        return NULL;
-    }
-    *segment = (Segment){.entries = entries, .room = room, .depth = depth, .stamp = stamp};
-    return segment;
-}
-
-static void segment_free(Segment *segment) {
+    Segment *segment =
+        room ? PyMem_RawCalloc(1, sizeof *segment + room * sizeof *segment->entries) : NULL;
     if (segment != NULL) {
-        PyMem_RawFree(segment->entries);
-        PyMem_Free(segment);
+        segment->room = room;
+        segment->depth = depth;
+        segment->stamp = stamp;
     }
+    return segment;
 }
 
 /* Make a directory of 2^depth; -1 without memory, and nothing changed. */
 static int directory_new(Shard *self, uint32_t depth) {
-    size_t count = (size_t)1 << depth;
-    char *memory = PyMem_RawMalloc(count * (sizeof *self->homes + sizeof *self->segments));
-    if (memory == NULL) {
-        return -1;
-    }
-    self->homes = (Home *)memory;
-    self->segments = (Segment **)(memory + count * sizeof *self->homes);
+    self->homes = PyMem_RawMalloc(sizeof *self->homes << depth);
     self->depth = depth;
-    return 0;
+    return self->homes == NULL ? -1 : 0;
 }
 
 /* Enter a segment at one place of the directory. */
 static void enter_at(Shard *self, uint64_t place, Segment *segment) {
-    self->homes[place] = (Home)segment->entries | room_number((uint64_t)segment->room * 3 / 4);
-    self->segments[place] = segment;
+    self->homes[place] = (Home)segment | room_number((uint64_t)segment->room * 3 / 4);
 }
 
 static uint64_t hash_of(const Entry *entry, uint32_t shard) {
@@ -96,7 +81,7 @@ static int regrow(Shard *self, Segment *segment, uint64_t hash, uint32_t shard) 
         }
     }
     enter(self, hash, grown);
-    segment_free(segment);
+    PyMem_RawFree(segment);
     return 0;
 }
 
@@ -114,7 +99,7 @@ static int deepen(Shard *self) {
         return -1;
     }
     for (uint64_t i = 0; i >> wider.depth == 0; i++) {
-        enter_at(&wider, i, self->segments[i / 2]);
+        wider.homes[i] = self->homes[i / 2];
     }
     PyMem_RawFree(self->homes);
     *self = wider;
@@ -127,7 +112,7 @@ static int split(Shard *self, Segment *segment, uint64_t hash, uint32_t shard) {
     if (segment->depth == self->depth && deepen(self) < 0) {
         return -1;
     }
-    for (uint32_t at = 0; at < segment->room; at++) {
+    for (uint32_t at = 0; segment->room > SEGMENT_ROOM && at < segment->room; at++) {
         const Entry *entry = segment->entries + at;
         counts[hash_of(entry, shard) >> bit & 1] += entry->set != 0;
     }
@@ -138,8 +123,7 @@ static int split(Shard *self, Segment *segment, uint64_t hash, uint32_t shard) {
         halves[side] = segment_new(rooms[side], segment->depth + 1, segment->stamp);
     }
     if (halves[0] == NULL || halves[1] == NULL) {
-        segment_free(halves[0]);
-        segment_free(halves[1]);
+        RAW_FREE_ALL(halves[0], halves[1]);
         return -1;
     }
     for (uint32_t at = 0; at < segment->room; at++) {
@@ -151,7 +135,7 @@ static int split(Shard *self, Segment *segment, uint64_t hash, uint32_t shard) {
     }
     enter(self, hash & ~(1ULL << bit), halves[0]);
     enter(self, hash | 1ULL << bit, halves[1]);
-    segment_free(segment);
+    PyMem_RawFree(segment);
     return 0;
 }
 
@@ -167,9 +151,9 @@ static int make_room(Shard *self, Segment *segment, uint64_t hash, uint32_t shar
 
 /* Make the first segment; -1 without memory. */
 static int begin(Shard *self) {
-    Segment *first = segment_new(1U << FEWEST, 0, self->stamp);
+    Segment *first = segment_new(1U << FEWEST, 0, 0);
     if (first == NULL || directory_new(self, 0) < 0) {
-        segment_free(first);
+        PyMem_RawFree(first);
         return -1;
     }
     enter_at(self, 0, first);
@@ -179,10 +163,10 @@ static int begin(Shard *self) {
 Entry *shard_insert(Shard *self, uint64_t block, uint64_t hash) {
     uint32_t shard = (uint32_t)(block & LOW_BYTE);
     int failed = self->homes == NULL && begin(self) < 0;
-    Segment *segment = failed ? NULL : self->segments[shard_place(self, hash)];
+    Segment *segment = failed ? NULL : shard_segment(self, hash);
     while (!failed && ((uint64_t)segment->used + 1) * 4 > (uint64_t)segment->room * 3) {
         failed = make_room(self, segment, hash, shard) < 0; /* all may be on one side */
-        segment = self->segments[shard_place(self, hash)];
+        segment = shard_segment(self, hash);
     }
     if (failed) {
         no_memory();
@@ -216,8 +200,7 @@ void segment_remove(Shard *self, uint32_t number, Segment *segment, Entry *entry
 }
 
 void shard_remove(Shard *self, uint64_t block, uint64_t hash, Entry *entry) {
-    Segment *segment = self->segments[shard_place(self, hash)];
-    segment_remove(self, (uint32_t)(block & LOW_BYTE), segment, entry);
+    segment_remove(self, (uint32_t)(block & LOW_BYTE), shard_segment(self, hash), entry);
 }
 
 /* Give an empty shard segments for so many blocks; -1 without memory. */
@@ -230,10 +213,10 @@ static int furnish(Shard *self, uint64_t blocks) {
         return -1;
     }
     for (uint64_t i = 0; i >> depth == 0; i++) {
-        Segment *segment = segment_new(depth ? SEGMENT_ROOM : room_of(blocks), depth, self->stamp);
+        Segment *segment = segment_new(depth ? SEGMENT_ROOM : room_of(blocks), depth, 0);
         if (segment == NULL) {
             while (i--) {
-                segment_free(self->segments[i]);
+                PyMem_RawFree(home_segment(self->homes[i]));
             }
             PyMem_RawFree(self->homes);
             self->homes = NULL;
@@ -245,7 +228,7 @@ static int furnish(Shard *self, uint64_t blocks) {
 }
 
 int shard_resize(Shard *self, uint32_t number, uint32_t blocks) {
-    Shard fresh = {.next = self->next, .stamp = self->stamp};
+    Shard fresh = {.next = self->next};
     uint64_t count = (uint64_t)self->used + blocks;
     int failed = count && furnish(&fresh, count) < 0;
     Segment *segment;
@@ -270,10 +253,6 @@ int shard_resize(Shard *self, uint32_t number, uint32_t blocks) {
     shard_free(self);
     *self = fresh;
     return 0;
-}
-
-static uint64_t order_of(const Entry *entry) {
-    return (entry->key & LOW_BYTE) << 32 | entry->order;
 }
 
 enum { SPANNING, COUNTING, PLACING };
@@ -353,41 +332,56 @@ int sorting_step(Sorting *self, uint32_t most) {
     return next_digit(self, self->shift + DIGIT_BITS);
 }
 
-/* Sort entries of which most that came are still there: 3 times as fast. 0 without memory. */
-static int sort_dense(const Entry *entries, Entry *sorted, uint32_t count, uint64_t least,
-                      uint64_t span) {
-    uint32_t *places = PyMem_Calloc((size_t)span + 1, sizeof *places);
+/* Sort entries of which most that came are still there: 3 times as fast. Return how many are left; 0
+ * without memory. */
+static uint32_t sort_dense(const Sorting *self, uint64_t span) {
+    uint32_t *places = PyMem_Calloc((size_t)span + 1, sizeof *places), count = 0;
     if (places == NULL) {
         return 0;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        places[order_of(entries + i) - least] = i + 1;
+    for (uint32_t i = self->count; i--;) {
+        places[order_of(self->from + i) - self->least] = i + 1;
     }
     for (uint64_t order = 0; order <= span; order++) {
         if (places[order]) {
-            *sorted++ = entries[places[order] - 1];
+            self->to[count++] = self->from[places[order] - 1];
         }
     }
     PyMem_Free(places);
-    return 1;
+    return count;
 }
 
-Entry *entries_sorted(Entry *entries, uint32_t count) {
+/* Leave the first of entries of one order; return how many are left. */
+static uint32_t drop_repeated(Entry *entries, uint32_t count) {
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!left || order_of(entries + i) != order_of(entries + left - 1)) {
+            entries[left++] = entries[i];
+        }
+    }
+    return left;
+}
+
+Entry *entries_sorted(Entry *entries, uint32_t *count) {
     Sorting sorting;
-    if (sorting_open(&sorting, entries, count) < 0) {
+    if (sorting_open(&sorting, entries, *count) < 0) {
         PyMem_Free(entries);
         return NULL;
     }
     int done = sorting_step(&sorting, UINT32_MAX); /* now the span is known */
-    uint64_t spanned = count ? sorting.most - sorting.least : 0;
-    if (!done && spanned < DENSE * (uint64_t)count &&
-        sort_dense(sorting.from, sorting.to, count, sorting.least, spanned)) {
-        PyMem_Free(sorting.from);
-        return sorting.to;
+    uint64_t spanned = *count ? sorting.most - sorting.least : 0;
+    if (!done && spanned < DENSE * (uint64_t)*count) {
+        uint32_t left = sort_dense(&sorting, spanned);
+        if (left) {
+            *count = left;
+            PyMem_Free(sorting.from);
+            return sorting.to;
+        }
     }
     while (!done) {
         done = sorting_step(&sorting, UINT32_MAX);
     }
+    *count = drop_repeated(sorting.from, *count);
     PyMem_Free(sorting.to);
     return sorting.from;
 }
@@ -395,8 +389,8 @@ Entry *entries_sorted(Entry *entries, uint32_t count) {
 void shard_free(Shard *self) {
     Segment *segment;
     for (uint64_t walk = 0; (segment = shard_walk(self, &walk)) != NULL;) {
-        segment_free(segment);
+        PyMem_RawFree(segment);
     }
     PyMem_RawFree(self->homes);
-    *self = (Shard){.next = self->next, .stamp = self->stamp};
+    *self = (Shard){.next = self->next};
 }

@@ -3,7 +3,7 @@
  * Extendible hashing: segments of 1,024 places, open addressing in 16 bytes an entry and at most three
  * quarters full, and a directory of them by the upper bits of the hash. A full segment is split in
  * two: no insertion takes longer than that, 20 us, however many blocks there are, but that the
- * directory, 16 bytes for some 500 blocks, is now and then copied to one twice as long. Entries know
+ * directory, 8 bytes for some 500 blocks, is now and then copied to one twice as long. Entries know
  * in which order they came, as those of a Python dict do. 22 to 43 bytes a block.
  */
 #ifndef KVMESH_SHARD_H
@@ -25,23 +25,22 @@ typedef struct {
 } Entry;
 
 typedef struct {
-    Entry *entries;
     uint32_t room; /* a power of two */
     uint32_t used;
-    uint32_t depth; /* so many upper bits of the hash are those of all its blocks */
-    uint32_t stamp; /* the last view of the table that took what it had before it changed */
+    uint32_t stamp; /* the last view of the table that took all it had then */
+    uint32_t depth : 6;  /* so many upper bits of the hash are those of all its blocks */
+    uint32_t noted : 26; /* entries that views took one by one */
+    Entry entries[];
 } Segment;
 
-/* The address of a segment's entries, a multiple of 16, and in its four lowest bits a number for
- * their room: a search then fetches nothing but the entries it looks at. */
+/* The address of a segment, a multiple of 16, and in its four lowest bits a number for its room: a search
+ * then fetches nothing but the entries it looks at. */
 typedef uintptr_t Home;
 
 typedef struct {
-    Home *homes;        /* 2^depth, equal ones side by side; NULL as long as nothing came */
-    Segment **segments; /* in the same memory, behind them */
-    uint64_t next;      /* the order of the next entry */
+    Home *homes;   /* 2^depth, equal ones side by side; NULL as long as nothing came */
+    uint64_t next; /* the order of the next entry */
     uint32_t used;
-    uint32_t stamp;     /* of segments that are made where there was none */
     uint32_t depth;
 } Shard;
 
@@ -65,9 +64,14 @@ int segment_fit(Shard *self, uint32_t number, Segment *segment, uint64_t hash);
  * with MemoryError set and nothing changed. O(entries). */
 int shard_resize(Shard *self, uint32_t number, uint32_t blocks);
 
-/* Return entries in the order they came in, in memory for PyMem_Free, which that of `entries`, freed
- * if it is another, must be; NULL with MemoryError set. O(entries). */
-Entry *entries_sorted(Entry *entries, uint32_t count);
+/* Return entries in the order they came in, of several of one order the first alone, in memory for
+ * PyMem_Free, which that of `entries`, freed if it is another, must be; NULL with MemoryError set.
+ * O(entries). */
+Entry *entries_sorted(Entry *entries, uint32_t *count);
+
+static inline uint64_t order_of(const Entry *entry) {
+    return (entry->key & LOW_BYTE) << 32 | entry->order;
+}
 
 /* The same in slices. */
 typedef struct {
@@ -90,7 +94,12 @@ static inline uint64_t shard_place(const Shard *self, uint64_t hash) {
     return hash >> 1 >> (63 - self->depth);
 }
 
-static inline Entry *home_entries(Home home) { return (Entry *)(home & ~(Home)ROOMS); }
+static inline Segment *home_segment(Home home) { return (Segment *)(home & ~(Home)ROOMS); }
+
+/* Return the segment that a hash belongs to; there must be one. */
+static inline Segment *shard_segment(const Shard *self, uint64_t hash) {
+    return home_segment(self->homes[shard_place(self, hash)]);
+}
 
 /* The room of each number as a power of two: there are larger steps where hardly anybody is. */
 static inline uint32_t room_bits(uint32_t number) {
@@ -108,7 +117,7 @@ static inline Entry *shard_find(const Shard *self, uint64_t block, uint64_t hash
         return NULL;
     }
     Home home = self->homes[shard_place(self, hash)];
-    Entry *entries = home_entries(home);
+    Entry *entries = home_segment(home)->entries;
     uint32_t last = home_last(home), at = home_of(hash, last);
     while (entries[at].set) {
         if ((entries[at].key ^ block) <= LOW_BYTE) {
@@ -123,7 +132,15 @@ static inline Entry *shard_find(const Shard *self, uint64_t block, uint64_t hash
 static inline void shard_prefetch(const Shard *self, uint64_t hash) {
     if (self->homes != NULL) {
         Home home = self->homes[shard_place(self, hash)];
-        __builtin_prefetch(home_entries(home) + home_of(hash, home_last(home)));
+        __builtin_prefetch(home_segment(home)->entries + home_of(hash, home_last(home)));
+    }
+}
+
+/* The same for a change, which counts the segment's entries, too. */
+static inline void shard_prefetch_change(const Shard *self, uint64_t hash) {
+    if (self->homes != NULL) {
+        __builtin_prefetch(shard_segment(self, hash));
+        shard_prefetch(self, hash);
     }
 }
 
@@ -132,7 +149,7 @@ static inline Segment *shard_walk(const Shard *self, uint64_t *place) {
     if (self->homes == NULL || *place >> self->depth) {
         return NULL;
     }
-    Segment *segment = self->segments[*place];
+    Segment *segment = home_segment(self->homes[*place]);
     *place += 1ULL << (self->depth - segment->depth);
     return segment;
 }

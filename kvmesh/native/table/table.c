@@ -6,7 +6,7 @@
 #include "base/arrays.h"
 #include "table/table.h"
 
-#define AHEAD 8
+#define AHEAD 16
 
 int read_block(PyObject *object, uint64_t *block) {
     if (!PyLong_Check(object)) {
@@ -61,7 +61,7 @@ static inline void fetch_ahead(const Table *self, const uint8_t *run, Py_ssize_t
     if (at < count) {
         uint64_t hash = mixed(run_block(run, at));
         ahead->hashes[at % AHEAD] = hash;
-        shard_prefetch(self->shards + run[at * BLOCK_BYTES], hash);
+        shard_prefetch_change(self->shards + run[at * BLOCK_BYTES], hash);
     }
 }
 
@@ -81,7 +81,7 @@ static inline uint64_t next_hash(const Table *self, const uint8_t *run, Py_ssize
 
 int table_store_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_t count) {
     uint32_t single = table_single(self, holding->slot), before = NO_SET, after = NO_SET;
-    if (single == NO_SET || table_keep_run(self, run, count) < 0) {
+    if (single == NO_SET) {
         return -1;
     }
     self->changes++;
@@ -98,6 +98,9 @@ int table_store_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_
         } else {
             if (sets_has(&self->sets, entry->set, holding->slot)) {
                 continue;
+            }
+            if (table_keep_entry(self, block & 255, hash, entry) < 0) {
+                return -1;
             }
             if (entry->set != before) { /* sets change alike all along a run */
                 before = entry->set;
@@ -132,7 +135,7 @@ static int note_missing(PyObject *missing, uint64_t block) {
 int table_remove_noting(Table *self, Holding *holding, const uint8_t *run, Py_ssize_t count,
                         PyObject *missing) {
     uint32_t before = NO_SET, after = NO_SET, single = table_single(self, holding->slot);
-    if (single == NO_SET || table_keep_run(self, run, count) < 0) {
+    if (single == NO_SET) {
         return -1;
     }
     self->changes++;
@@ -148,6 +151,9 @@ int table_remove_noting(Table *self, Holding *holding, const uint8_t *run, Py_ss
                 return -1;
             }
             continue;
+        }
+        if (table_keep_entry(self, block & 255, hash, entry) < 0) {
+            return -1;
         }
         if (set == single) {
             drop_entry(self, shard, block, hash, entry);

@@ -38,13 +38,15 @@ typedef struct {
     Shard shards[SHARDS];
 } Table;
 
-/* What a view took of a shard before it changed; its entries refer to sets of the table. */
+/* What a view took of a shard before it changed; its entries refer to sets of the table. Of several of one
+ * order the first counts. */
 typedef struct {
     Entry *entries;
     uint32_t count, room;
 } Kept;
 
-/* A table as it was: a segment is copied when it is about to change before it was read. */
+/* A table as it was: an entry is copied when it is about to change before it was read, those of a segment
+ * together once that were as many. */
 struct Frozen {
     PyObject_HEAD
     Table *table;
@@ -52,6 +54,7 @@ struct Frozen {
     uint32_t number;         /* segments of this stamp or a later one are in `kept` */
     uint8_t open;
     uint8_t pending[SHARDS]; /* still to be read */
+    uint64_t ends[SHARDS];   /* entries from this order on came later */
     Kept kept[SHARDS];
 };
 
@@ -110,8 +113,8 @@ int table_held_by(const Table *self, uint64_t block, uint32_t slot);
 /* Let open views copy one segment of a shard; -1 with MemoryError set and nothing changed. */
 int table_keep_segment(Table *self, uint32_t number, Segment *segment);
 
-/* The same for the segments that the blocks of a packed run belong to. */
-int table_keep_run(Table *self, const uint8_t *run, Py_ssize_t count);
+/* The same for one entry of a shard, of that hash, which changes or goes. */
+int table_keep_entry(Table *self, uint32_t number, uint64_t hash, const Entry *entry);
 
 /* Methods of Table that make a Frozen, and a Loader. */
 PyObject *table_freeze(Table *self, PyObject *nothing);

@@ -20,8 +20,62 @@ static void lose(Keeper *self, char why) {
     if (self->lost == LOST_NOT) {
         self->lost = why;
     }
-    RAW_FREE_ALL(self->prompt.items, self->tokens.items);
+    RAW_FREE_ALL(self->prompt.items, self->tokens.items, self->packed);
     self->prompt = self->tokens = (U32s){NULL, 0, 0};
+    self->packed = NULL;
+    self->packed_size = 0;
+}
+
+static Py_ssize_t packed_size(uint32_t id) {
+    Py_ssize_t size = 1;
+    while (id >>= 7) {
+        size++;
+    }
+    return size;
+}
+
+/* Pack the prompt's ids, which are whole; -1 with MemoryError set. */
+static int pack_prompt(Keeper *self) {
+    U32s *ids = &self->prompt;
+    Py_ssize_t size = 0;
+    for (Py_ssize_t i = 0; i < ids->count; i++) {
+        size += packed_size(ids->items[i]);
+    }
+    uint8_t *to = size == 0 ? NULL : PyMem_RawMalloc((size_t)size);
+    if (to == NULL) {
+        return size == 0 ? 0 : no_memory();
+    }
+    self->packed = to;
+    self->packed_size = size;
+    for (Py_ssize_t i = 0; i < ids->count; i++) {
+        uint32_t id = ids->items[i];
+        for (; id > 127; id >>= 7) {
+            *to++ = (uint8_t)(id | 128);
+        }
+        *to++ = (uint8_t)id;
+    }
+    PyMem_RawFree(ids->items);
+    ids->items = NULL;
+    ids->room = 0;
+    return 0;
+}
+
+/* Return the prompt's ids as bytes, 4 each. */
+static PyObject *unpacked(const Keeper *self) {
+    Py_ssize_t count = self->packed == NULL ? 0 : self->prompt.count;
+    PyObject *made = PyBytes_FromStringAndSize(NULL, 4 * count);
+    const uint8_t *at = self->packed;
+    for (Py_ssize_t i = 0; made != NULL && i < count; i++) {
+        uint32_t id = 0;
+        for (int bits = 0;; bits += 7) {
+            id |= (uint32_t)(*at & 127) << bits;
+            if (*at++ < 128) {
+                break;
+            }
+        }
+        memcpy(PyBytes_AS_STRING(made) + 4 * i, &id, sizeof id);
+    }
+    return made;
 }
 
 static void stop_marking(Keeper *self) {
@@ -114,7 +168,7 @@ static int keep_part(Keeper *self, const ChoiceDelta *part, const Span *prompt) 
             lose(self, LOST_MALFORMED);
         }
         self->prompted = 1;
-        if (keep_ids(self, prompt, &self->prompt) < 0) {
+        if (keep_ids(self, prompt, &self->prompt) < 0 || pack_prompt(self) < 0) {
             return -1;
         }
     }
@@ -324,8 +378,7 @@ PyObject *keeper_tell(const Keeper *self, PyObject *make) {
     static const char *const losses[] = {"", "too long", "malformed", "no ids"};
     const Told *told = self->told;
     return PyObject_CallFunction(
-        make, "y#y#nKnKnKnnOsy#",
-        self->prompt.items == NULL ? "" : (const char *)self->prompt.items, self->prompt.count * 4,
+        make, "Ny#nKnKnKnnOsy#", unpacked(self),
         self->tokens.items == NULL ? "" : (const char *)self->tokens.items, self->tokens.count * 4,
         told[TOLD_CONTENT].size, (unsigned long long)told[TOLD_CONTENT].hash,
         told[TOLD_REASONING].size, (unsigned long long)told[TOLD_REASONING].hash,
@@ -349,13 +402,14 @@ Keeper *keeper_new(Py_ssize_t most_bytes, int strip, int marking, Py_ssize_t mos
 
 void keeper_free(Keeper *self) {
     if (self != NULL) {
-        RAW_FREE_ALL(self->prompt.items, self->tokens.items, self->marks.items);
+        RAW_FREE_ALL(self->prompt.items, self->tokens.items, self->packed, self->marks.items);
         FREE_ALL(self->cuts, self->last.bytes, self);
     }
 }
 
 Py_ssize_t keeper_size(const Keeper *self) {
-    return (Py_ssize_t)sizeof *self + 4 * (self->prompt.room + self->tokens.room + self->marks.room) +
+    Py_ssize_t words = self->prompt.room + self->tokens.room + self->marks.room;
+    return (Py_ssize_t)sizeof *self + 4 * words + self->packed_size +
            (Py_ssize_t)sizeof *self->cuts * self->room + self->last.room;
 }
 

@@ -32,7 +32,9 @@ enum { LOST_NOT, LOST_TOO_LONG, LOST_MALFORMED, LOST_NO_IDS };
 
 typedef struct {
     Py_ssize_t most_bytes, most_held; /* of both arrays together; of one event */
-    U32s prompt, tokens;
+    U32s prompt, tokens; /* the prompt's items are gone once it is whole, its count stays */
+    uint8_t *packed;     /* the prompt whole, 7 bits of an id a byte, least first: half of its size */
+    Py_ssize_t packed_size;
     U32s marks; /* two words a mark, see `mark_event` */
     Told told[TOLD_KINDS];
     Py_ssize_t tool_calls, choices;

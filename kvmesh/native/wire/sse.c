@@ -154,6 +154,9 @@ static PyObject *taken(EventStream *self, PyObject *chunks, int ended) {
     if (passed == NULL) {
         return NULL;
     }
+    if (passed != chunks && flags == STREAM_TAKEN) {
+        return passed; /* as of most chunks of a stream that is kept */
+    }
     PyObject *said = passed == chunks ? PyLong_FromLong(flags) : Py_BuildValue("lO", flags, passed);
     Py_DECREF(passed);
     return said;

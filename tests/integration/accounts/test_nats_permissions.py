@@ -82,33 +82,6 @@ FORBIDDEN_TO_A_WORKER = {
 }
 
 
-@pytest.mark.parametrize("what", FORBIDDEN_TO_A_WORKER)
-async def test_a_stolen_worker_key_cannot_write(
-    mesh: LockedMesh, eventually: Any, what: str
-) -> None:
-    subject = FORBIDDEN_TO_A_WORKER[what]
-    admin = JetStream(await mesh.login("admin.code", "admin"))
-    router = await mesh.login("router.code.r1")
-    await NatsKeyValue(router, KeyValueOptions(bucket=meta_bucket("kvmesh"))).put(
-        "manifest.code", b"true", expected=0
-    )
-    worker = await mesh.login("worker.code.w7")
-    received: list[str] = []
-    await router.client.listen(CODE.heartbeats(), lambda subject, *_: received.append(subject))
-    await router.flush()
-    await JetStream(worker).publish(CODE.events("w7"), b"mine")
-
-    with pytest.raises(TransportError):
-        await worker.request(subject, b"", timeout_s=0.3)
-
-    await eventually(lambda: worker.statistics().errors, what="the server's refusal")
-    assert worker.connected
-    assert not received
-    assert await messages(admin, STREAM) == 1
-    assert await messages(admin, f"KV_{meta_bucket('kvmesh')}") == 1
-    assert await messages(admin, f"OBJ_{snapshot_bucket(CODE)}") == 0
-
-
 OTHER_BUCKET = Subjects("kvmesh", "chat")
 FORBIDDEN_TO_A_ROUTER = {
     "a worker's events": CODE.events("w7"),
@@ -127,20 +100,6 @@ FORBIDDEN_TO_A_ROUTER = {
 }
 
 
-@pytest.mark.parametrize("what", FORBIDDEN_TO_A_ROUTER)
-async def test_a_stolen_router_key_cannot_write(
-    mesh: LockedMesh, eventually: Any, what: str
-) -> None:
-    admin = JetStream(await mesh.login("admin.code", "admin"))
-    router = await mesh.login("router.code.r1")
-
-    with pytest.raises(TransportError):
-        await router.request(FORBIDDEN_TO_A_ROUTER[what], b"", timeout_s=0.3)
-
-    await eventually(lambda: router.statistics().errors, what="the server's refusal")
-    assert await messages(admin, STREAM) == 0
-
-
 FORBIDDEN_TO_A_META_ROUTER = {
     "a router's heartbeat": CODE.routers("r1"),
     "a command to a router": CODE.router_control("r1"),
@@ -151,53 +110,74 @@ FORBIDDEN_TO_A_META_ROUTER = {
 }
 
 
-@pytest.mark.parametrize("what", FORBIDDEN_TO_A_META_ROUTER)
-async def test_a_stolen_meta_router_key_writes_no_more_than_homes(
-    mesh: LockedMesh, eventually: Any, what: str
-) -> None:
-    meta = await mesh.login("meta-router")
-
-    with pytest.raises(TransportError):
-        await meta.request(FORBIDDEN_TO_A_META_ROUTER[what], b"", timeout_s=0.3)
-
-    await eventually(lambda: meta.statistics().errors, what="the server's refusal")
-
-
-async def test_the_admin_key_writes_no_events(mesh: LockedMesh, eventually: Any) -> None:
-    admin = await mesh.login("admin.code", "admin")
-
-    with pytest.raises(TransportError):
-        await admin.request(CODE.events("w7"), b"", timeout_s=0.3)
-
-    await eventually(lambda: admin.statistics().errors, what="the server's refusal")
-    assert await messages(JetStream(admin), STREAM) == 0
-
-
-@pytest.mark.parametrize(
-    "subject",
-    [
-        ">",
-        "kvmesh.>",
-        CODE.events(),
-        CODE.heartbeats("w8"),
-        CODE.control("w8"),
-        CODE.control(),
-        CODE.router_control("r1"),
-        CODE.bookings(),
-        "_INBOX.>",
-        "_INBOX.router.code.r1.>",
-        "$JS.>",
-        "$SYS.>",
-    ],
+FORBIDDEN = {
+    "worker.code.w7": FORBIDDEN_TO_A_WORKER,
+    "router.code.r1": FORBIDDEN_TO_A_ROUTER,
+    "meta-router": FORBIDDEN_TO_A_META_ROUTER,
+    "admin.code": {"a worker's events": CODE.events("w7")},
+}
+NOT_FOR_A_WORKERS_EAR = (
+    *(">", "kvmesh.>", "$JS.>", "$SYS.>", "_INBOX.>", "_INBOX.router.code.r1.>"),
+    *(CODE.events(), CODE.heartbeats("w8"), CODE.control("w8"), CODE.control()),
+    *(CODE.router_control("r1"), CODE.bookings()),
 )
-async def test_a_stolen_worker_key_cannot_listen(
-    mesh: LockedMesh, eventually: Any, subject: str
+
+
+@pytest.mark.parametrize("operator", [False, True], ids=["keys", "credentials"])
+async def test_a_stolen_key_cannot_write(
+    tmp_path: Path, eventually: Any, *, operator: bool
 ) -> None:
+    options = AccountsOptions(
+        out=tmp_path / "accounts",
+        operator=operator,
+        worker=("code/w7", "code/w8"),
+        router=("code/r1", "code/r2"),
+    )
+    async with locked_mesh(tmp_path, options, witnesses=False, buckets=("code",)) as mesh:
+        admin = JetStream(await mesh.login("admin.code", "admin"))
+        router, worker = [await mesh.login(label) for label in ("router.code.r2", "worker.code.w7")]
+        await NatsKeyValue(router, KeyValueOptions(bucket=meta_bucket("kvmesh"))).put(
+            "manifest.code", b"true", expected=0
+        )
+        received: list[str] = []
+        await router.client.listen(CODE.heartbeats(), lambda subject, *_: received.append(subject))
+        await router.flush()
+        await JetStream(worker).publish(CODE.events("w7"), b"mine")
+
+        for label, subjects in FORBIDDEN.items():
+            names = ("admin",) if label.startswith("admin") else ()
+            thief = await mesh.login(label, *names)
+            for count, (what, subject) in enumerate(subjects.items(), 1):
+                thief.client.publish_nowait(subject, b"")
+                await eventually(
+                    lambda thief=thief, count=count: thief.statistics().errors == count,
+                    what=f"{label} is refused {what}",
+                )
+            assert thief.connected
+
+        assert not received
+        assert await messages(admin, STREAM) == 1
+        assert await messages(admin, f"KV_{meta_bucket('kvmesh')}") == 1
+        assert await messages(admin, f"OBJ_{snapshot_bucket(CODE)}") == 0
+
+
+async def test_a_refused_request_has_no_answer(mesh: LockedMesh, eventually: Any) -> None:
     worker = await mesh.login("worker.code.w7")
 
-    await worker.client.listen(subject, lambda *_: None)
+    with pytest.raises(TransportError):
+        await worker.request(CODE.control("w8"), b"", timeout_s=0.3)
 
-    await eventually(lambda: worker.statistics().errors, what=f"refusal of {subject}")
+    await eventually(lambda: worker.statistics().errors, what="the server's refusal")
+
+
+async def test_a_stolen_worker_key_cannot_listen(mesh: LockedMesh, eventually: Any) -> None:
+    worker = await mesh.login("worker.code.w7")
+
+    for count, subject in enumerate(NOT_FOR_A_WORKERS_EAR, 1):
+        await worker.client.listen(subject, lambda *_: None)
+        await eventually(
+            lambda count=count: worker.statistics().errors == count, what=f"refusal of {subject}"
+        )
 
 
 async def test_a_worker_cannot_wipe_the_stream_by_a_rollup_on_its_own_subject(
@@ -212,27 +192,3 @@ async def test_a_worker_cannot_wipe_the_stream_by_a_rollup_on_its_own_subject(
             await JetStream(worker).publish(CODE.events("w7"), b"x", {"Nats-Rollup": scope})
 
     assert await messages(admin, STREAM) == 1
-
-
-FORBIDDEN = {
-    "worker.code.w7": FORBIDDEN_TO_A_WORKER,
-    "router.code.r1": FORBIDDEN_TO_A_ROUTER,
-    "meta-router": FORBIDDEN_TO_A_META_ROUTER,
-}
-
-
-@pytest.mark.parametrize("label", FORBIDDEN)
-async def test_a_stolen_credentials_file_cannot_write_either(
-    tmp_path: Path, eventually: Any, label: str
-) -> None:
-    options = AccountsOptions(
-        out=tmp_path / "accounts", operator=True, worker=("code/w7",), router=("code/r1",)
-    )
-    async with locked_mesh(tmp_path, options, witnesses=False, buckets=("code",)) as mesh:
-        thief = await mesh.login(label)
-
-        for subject in FORBIDDEN[label].values():
-            thief.client.publish_nowait(subject, b"")
-
-        refusals = len(FORBIDDEN[label])
-        await eventually(lambda: thief.statistics().errors == refusals, what="every refusal")

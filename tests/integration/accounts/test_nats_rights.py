@@ -18,9 +18,8 @@ from kvmesh.actors.wire import Subjects
 from kvmesh.app.ops.nats.members import AccountsOptions
 from kvmesh.errors import TransportError
 from kvmesh.transport.nats.journal.jetstream import JetStream
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.picker.asking import Gateway, chat, serve
-from tests.integration.support.live_router import free_port
+from tests.integration.support.live_router import free_port, mockers
 from tests.integration.support.locked_mesh import LockedMesh, locked_mesh
 from tests.integration.support.mesh_process import Process
 
@@ -139,8 +138,6 @@ async def test_a_follower_needs_no_more_than_a_routers_key_and_an_engine_a_worke
     mesh: LockedMesh, eventually: Any
 ) -> None:
     admin = JetStream(await mesh.login("admin.code", "admin"))
-    engine = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
-    await engine.start()
 
     def login(who: str) -> NatsLogin:
         return NatsLogin(creds=seed(mesh, who))
@@ -151,6 +148,7 @@ async def test_a_follower_needs_no_more_than_a_routers_key_and_an_engine_a_worke
     other = await mesh.login("router.code.r2")
     await other.client.listen(CODE.bookings("r1"), lambda subject, *_: booked.append(subject))
     async with (
+        mockers(timing_profile="dynamo") as (engine,),
         kvmesh.register_llm(engine.url, mesh.server.url, "code", as_worker),
         kvmesh.follow(mesh.server.url, "code", as_router) as listener,
     ):
@@ -164,7 +162,6 @@ async def test_a_follower_needs_no_more_than_a_routers_key_and_an_engine_a_worke
         with listener.book("w7", [7] * 320):
             await eventually(lambda: booked, what="routers hear the booking")
         assert (await admin.stream_info(STREAM)).config == before.config
-    await engine.stop()
     log = mesh.log.read_text()
     assert "ermissions" not in log, log
 
@@ -173,11 +170,7 @@ async def test_real_processes_work_with_the_rights_they_have(
     mesh: LockedMesh, eventually: Any, tmp_path: Path
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        engine = Mocker(
-            MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-        )
-        await engine.start()
-        stack.push_async_callback(engine.stop)
+        (engine,) = await stack.enter_async_context(mockers())
 
         def nats(who: str) -> tuple[str, ...]:
             return ("--nats-url", mesh.server.url, "--nats-creds", str(seed(mesh, who)))
@@ -243,11 +236,7 @@ async def test_real_processes_work_with_the_rights_they_have(
 async def test_a_picker_works_with_a_routers_key(mesh: LockedMesh, tmp_path: Path) -> None:
     port = free_port()
     async with contextlib.AsyncExitStack() as stack:
-        engine = Mocker(
-            MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-        )
-        await engine.start()
-        stack.push_async_callback(engine.stop)
+        (engine,) = await stack.enter_async_context(mockers())
 
         def nats(who: str) -> tuple[str, ...]:
             return ("--nats-url", mesh.server.url, "--nats-creds", str(seed(mesh, who)))

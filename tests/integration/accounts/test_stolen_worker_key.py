@@ -17,8 +17,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import MetaRouterSettings, NatsSettings, RouterSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import free_port, serving
+from tests.integration.support.live_router import free_port, mockers, serving
 from tests.integration.support.locked_mesh import LockedMesh, locked_mesh
 
 pytestmark = pytest.mark.integration
@@ -73,10 +72,6 @@ async def test_a_stolen_workers_key_leads_a_router_to_no_place_but_an_engines(
         reached.append(await reader.read(100))
         writer.close()
 
-    engine = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await engine.start()
     thief = await mesh.login("worker.code.w7")
     http = HttpSettings(http_port=free_port(), drain_s=0.0)
     server = RouterServer(
@@ -96,6 +91,7 @@ async def test_a_stolen_workers_key_leads_a_router_to_no_place_but_an_engines(
 
     body = {"model": "mock", "max_tokens": 1, "prompt": "hello"}
     async with (
+        mockers() as (engine,),
         await asyncio.start_server(canary, "127.0.0.1", 0) as victim,
         asyncio.timeout(120),
         serving(server.serve, f"http://127.0.0.1:{http.http_port}", path="/health") as url,
@@ -117,7 +113,6 @@ async def test_a_stolen_workers_key_leads_a_router_to_no_place_but_an_engines(
         # Known and trusted by now: the next place that it names is judged like the first.
         while "169.254.169.254" not in guard.refused(0.0).get("w7", ""):
             await announce("http://169.254.169.254")
-    await engine.stop()
 
     assert served.status_code == 200
     assert served.headers["x-kvmesh-worker"] == "w7"

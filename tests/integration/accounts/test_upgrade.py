@@ -1,6 +1,5 @@
 """From one account for all to an account a bucket, while processes run."""
 
-import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +15,8 @@ from kvmesh.app.ops.nats.members import AccountsOptions
 from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.app.ops.nats.streams import StreamsOptions, make_streams
 from kvmesh.settings.roles import NatsSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
+from tests.integration.support import waiting
+from tests.integration.support.live_router import mockers
 from tests.integration.support.locked_mesh import reload
 from tests.integration.support.mesh_process import Process
 from tests.integration.support.single_account import NAME, seed, write_single_account
@@ -53,12 +53,11 @@ class Mesh:
         return process
 
     async def until(self, url: str, check: Callable[[Any], object]) -> Any:
-        async with asyncio.timeout(60):
-            while True:
-                answer = await self.client.get(url)
-                if answer.status_code == 200 and check(answer.json()):
-                    return answer.json()
-                await asyncio.sleep(0.05)
+        async def look() -> Any:
+            answer = await self.client.get(url)
+            return answer.json() if answer.is_success and check(answer.json()) else None
+
+        return await waiting.until(look)
 
     async def chat(self, url: str, prompt: str = PROMPT) -> httpx.Response:
         messages = [{"role": "user", "content": prompt}]
@@ -85,11 +84,7 @@ async def test_one_account_becomes_many_while_processes_run(
     nats = NatsSettings(nats_url=mesh.server.url, stream_max_bytes=STREAM_BYTES)
     old_admin = replace(nats, nats_creds=seed(mesh.out, "admin"))
     await make_streams(StreamsOptions(bucket=("code",), nats=old_admin))
-    engine = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await engine.start()
-    stack.push_async_callback(engine.stop)
+    (engine,) = await stack.enter_async_context(mockers())
     worker = ("worker", "--engine-url", engine.url, "--bucket", "code", "--worker-id", "w7")
     await mesh.process("worker.code.w7", *worker)
     routers = [

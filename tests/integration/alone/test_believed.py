@@ -5,10 +5,9 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import client_of, router
 
 pytestmark = pytest.mark.integration
 
@@ -61,10 +60,7 @@ async def test_only_what_was_served_is_believed_cached(
 ) -> None:
     one, url = engine
     body = {"model": "mock", "prompt": PROMPT, "max_tokens": 1}
-    async with (
-        router([url], parity_sample=0) as front,
-        httpx.AsyncClient(base_url=front, timeout=60) as client,
-    ):
+    async with client_of(router([url], parity_sample=0)) as client:
 
         async def overlap() -> int:
             found: int = (await client.post("/v1/route", json=body)).json()["overlap_blocks"]

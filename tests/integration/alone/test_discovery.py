@@ -18,44 +18,33 @@ from kvmesh.app.mesh.discovery import (
     worker_at,
 )
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
+from tests.integration.support.live_router import mockers
+from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
 async def engines() -> AsyncIterator[list[str]]:
-    made = [
-        Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant"))
-        for _ in range(2)
-    ]
-    for one in made:
-        await one.start()
-    yield [one.url for one in made]
-    for one in made:
-        await one.stop()
+    async with mockers(2) as made:
+        yield [one.url for one in made]
 
 
 async def workers_when(client: httpx.AsyncClient, good: Callable[[set[str]], bool]) -> set[str]:
-    deadline = asyncio.get_running_loop().time() + 60.0
-    while True:
-        status = (await client.get("/v1/status")).json()
-        usable = {one["worker"] for one in status["workers"] if one["usable"]}
-        if good(usable):
-            return usable
-        assert asyncio.get_running_loop().time() < deadline, usable
-        await asyncio.sleep(0.05)
+    status = await seen(client, "/v1/status", lambda status: good(usable_in(status)))
+    return usable_in(status)
+
+
+def usable_in(status: Any) -> set[str]:
+    return {one["worker"] for one in status["workers"] if one["usable"]}
 
 
 async def test_a_file_is_followed_while_requests_go_on(engines: list[str], tmp_path: Path) -> None:
     file = tmp_path / "workers.txt"
     file.write_text(f"# the first\na={engines[0]}\n\n")
     discover = (f"file:{file}",)
-    async with (
-        live_router.router([], discover=discover) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with live_router.client_of(live_router.router([], discover=discover)) as client:
         await workers_when(client, lambda usable: usable == {"a"})
         file.write_text(f"a={engines[0]}\nb={engines[1]}  # and another\n")
         await workers_when(client, lambda usable: usable == {"a", "b"})

@@ -1,6 +1,5 @@
 """A prefix that another worker holds, fetched by an engine that is told where it is."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -10,7 +9,8 @@ import pytest
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import client_of, router
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -65,13 +65,13 @@ async def explain(client: httpx.AsyncClient) -> dict[str, Any]:
 
 async def until_told(client: httpx.AsyncClient) -> dict[str, Any]:
     """Return how w1 is weighed once w0's events have told that it holds the prompt."""
-    deadline = asyncio.get_running_loop().time() + 60.0
-    while True:
+
+    async def told() -> dict[str, Any] | None:
         weighed = await explain(client)
-        if weighed["fetch_from"]:
-            return weighed
-        assert asyncio.get_running_loop().time() < deadline, weighed
-        await asyncio.sleep(0.02)
+        return weighed if weighed["fetch_from"] else None
+
+    weighed: dict[str, Any] = await until(told)
+    return weighed
 
 
 async def test_an_engine_is_told_from_where_to_fetch_what_another_holds(
@@ -82,10 +82,7 @@ async def test_an_engine_is_told_from_where_to_fetch_what_another_holds(
     await holder.start()
     workers = [f"{holder.url},{LABEL}", f"{recording.url},zmq=off,{LABEL}"]
     try:
-        async with (
-            router(workers, kv_events=True, parity_sample=0) as url,
-            httpx.AsyncClient(base_url=url, timeout=60) as client,
-        ):
+        async with client_of(router(workers, kv_events=True, parity_sample=0)) as client:
             await complete(client, "w0")
 
             explained = await until_told(client)

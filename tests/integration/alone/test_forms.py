@@ -13,7 +13,7 @@ from kvmesh.app.mesh.static_workers import StaticWorkers
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import client_of, router
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -118,8 +118,7 @@ async def test_a_conversation_goes_on_at_the_engine_that_keeps_it() -> None:
 async def test_an_answer_of_another_model_is_refused_by_an_engine_of_the_one_asked_for() -> None:
     async with (
         engines(2, "m", "n") as made,
-        router([one.url for one in made], parity_sample=0) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        client_of(router([one.url for one in made], parity_sample=0)) as client,
     ):
         begun = await client.post("/v1/responses", json={"model": "m", "input": PROMPT})
         body = {"model": "n", "input": PROMPT, "previous_response_id": begun.json()["id"]}
@@ -139,8 +138,7 @@ async def test_what_was_not_served_is_not_believed_cached(status: int, *, stream
     ]
     async with (
         engines(1) as (engine,),
-        router([engine.url], parity_sample=0) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        client_of(router([engine.url], parity_sample=0)) as client,
     ):
         engine.status = status
         for body in bodies * 2:
@@ -172,10 +170,7 @@ async def test_refused_requests_are_no_sign_of_events_that_stopped(
     if not plain:
         body["kvmesh"] = {"output_tokens": 1}
     try:
-        async with (
-            router([mocker.url], kv_events=True, parity_sample=0) as url,
-            httpx.AsyncClient(base_url=url, timeout=20) as client,
-        ):
+        async with client_of(router([mocker.url], kv_events=True, parity_sample=0)) as client:
             refused = [
                 await client.post("/v1/completions", json=body | {"stop": [""]}) for _ in range(6)
             ]

@@ -9,12 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
-from kvmesh.app.worker.command import Sidecar
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import FailureSettings, StreamSettings
-from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
+from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from kvmesh_lab.mocker.model.faults import FaultOptions
@@ -33,7 +31,9 @@ from tests.integration.support.live_router import (
     router,
     serve_from_memory,
     serving,
+    sidecar,
 )
+from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
 
@@ -88,22 +88,17 @@ async def metric(client: httpx.AsyncClient, line: str) -> float:
 
 async def proven(client: httpx.AsyncClient, workers: int) -> None:
     """Wait until the router has read counters of all engines that have moved."""
-    async with asyncio.timeout(30):
-        while True:
-            status = (await client.get("/v1/status")).json()
-            loads = [one["load"].get("computed_tokens", 0) for one in status["workers"]]
-            if len(loads) == workers and all(loads):
-                return
-            await asyncio.sleep(0.05)
+
+    def have_moved(status: Any) -> bool:
+        loads = [one["load"].get("computed_tokens", 0) for one in status["workers"]]
+        return len(loads) == workers and all(loads)
+
+    await seen(client, "/v1/status", have_moved)
 
 
 async def known(client: httpx.AsyncClient, workers: int) -> None:
     """Wait until the router knows so many workers."""
-    async with asyncio.timeout(30):
-        while True:
-            if len((await client.get("/v1/status")).json()["workers"]) == workers:
-                return
-            await asyncio.sleep(0.05)
+    await seen(client, "/v1/status", lambda status: len(status["workers"]) == workers)
 
 
 def answer_late(after_s: float) -> Any:
@@ -204,15 +199,10 @@ async def test_requests_running_in_an_engine_that_stalls_are_found_too() -> None
             asyncio.create_task(client.post(PATH, json=chat(f"long {number}", 900)))
             for number in range(2)
         ]
-        async with asyncio.timeout(20):
-            while not engines[0].ranks[0].statistics().running_requests:  # noqa: ASYNC110  it cannot tell
-                await asyncio.sleep(0.02)
+        await until(lambda: engines[0].ranks[0].statistics().running_requests)
         await set_faults(engines[0], stall=True)
-        began = time.monotonic()
 
-        while not await metric(client, "kvmesh_worker_hung_attempts_total"):
-            assert time.monotonic() - began < FOUND_S
-            await asyncio.sleep(0.05)
+        await until(lambda: metric(client, "kvmesh_worker_hung_attempts_total"), FOUND_S)
         answers = await asyncio.gather(*asked)
 
         assert [one.status_code for one in answers] == [200, 200]
@@ -257,18 +247,6 @@ async def test_an_engine_without_counters_has_the_one_time_out() -> None:
         assert await metric(client, "kvmesh_worker_hung_attempts_total") == 0
 
 
-@contextlib.asynccontextmanager
-async def sidecar_of(url: str, name: str, nats: NatsSettings) -> AsyncIterator[None]:
-    stop = Stop()
-    wanted = WorkerSettings(engine_url=url, worker_id=name, nats=nats)
-    running = asyncio.create_task(Sidecar(wanted).serve(stop))
-    try:
-        yield
-    finally:
-        stop.request()
-        await running
-
-
 async def test_a_mesh_finds_what_hangs_by_its_sidecars(monkeypatch: pytest.MonkeyPatch) -> None:
     serve_from_memory(monkeypatch)
     nats, port = NatsSettings(nats_url="nats://127.0.0.1:4222"), free_port()
@@ -280,7 +258,7 @@ async def test_a_mesh_finds_what_hangs_by_its_sidecars(monkeypatch: pytest.Monke
     async with contextlib.AsyncExitStack() as stack:
         engines = await stack.enter_async_context(mockers(2))
         for number, one in enumerate(engines):
-            await stack.enter_async_context(sidecar_of(one.url, f"w{number}", nats))
+            await stack.enter_async_context(sidecar(one.url, nats, f"w{number}"))
         url = await stack.enter_async_context(serving(server.serve, f"http://127.0.0.1:{port}"))
         client = await stack.enter_async_context(client_of(url))
         await known(client, 2)

@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import router_without_nats
+from kvmesh_lab.mocker.command import Mocker
+from tests.integration.support import live_router
+from tests.integration.support.live_router import mockers
 
 pytestmark = pytest.mark.integration
 
@@ -18,22 +19,26 @@ PREFIX = "What everybody asks about, again and again. " * 50
 
 @pytest.fixture
 async def engines() -> AsyncIterator[list[Mocker]]:
-    mockers = [
-        Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant"))
-        for _ in range(2)
-    ]
-    for mocker in mockers:
-        await mocker.start()
-    yield mockers
-    for mocker in mockers:
-        await mocker.stop()
+    async with mockers(2) as found:
+        yield found
 
 
 @pytest.fixture
 async def router(engines: list[Mocker]) -> AsyncIterator[httpx.AsyncClient]:
+    """A router alone, in this process."""
+    urls = [mocker.url for mocker in engines]
+    async with (
+        live_router.client_of(live_router.router(urls, bucket="alone", router_id="r0")) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+async def without_nats(engines: list[Mocker]) -> AsyncIterator[httpx.AsyncClient]:
+    """A router alone, in a process that cannot import nats."""
     workers = [f"--worker=w{number}={mocker.url}" for number, mocker in enumerate(engines)]
     fixed = ("--no-kv-events", "--bucket", "alone", "--router-id", "r0")
-    async with router_without_nats(*fixed, *workers) as client:
+    async with live_router.router_without_nats(*fixed, *workers) as client:
         yield client
 
 
@@ -50,7 +55,10 @@ async def post(client: httpx.AsyncClient, text: str, **headers: str) -> httpx.Re
     return await client.post("/v1/chat/completions", json=body(text), headers=names)
 
 
-async def test_a_prefix_goes_back_to_the_worker_it_went_to(router: httpx.AsyncClient) -> None:
+async def test_a_prefix_goes_back_to_the_worker_it_went_to(
+    without_nats: httpx.AsyncClient,
+) -> None:
+    router = without_nats
     first = await post(router, PREFIX + "one")
     second = await post(router, PREFIX + "two")
 

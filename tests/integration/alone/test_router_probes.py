@@ -12,7 +12,8 @@ from kvmesh.tasks import TASK
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from tests.conftest import Contexts, Eventually
 from tests.integration.http.peers import Turn, Upstream, answer, chunked
-from tests.integration.support.live_router import chat, router
+from tests.integration.support.live_router import chat, client_of, router
+from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
 MODELS = b'{"object":"list","data":[{"id":"mock","object":"model"}]}'
@@ -43,10 +44,7 @@ async def test_an_engine_that_hangs_does_not_keep_the_router_from_looking_at_the
     good.script, hung.script = serve, serve_once
     await good.start()
     await hung.start()
-    async with (
-        router([good.origin, hung.origin]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([good.origin, hung.origin])) as client:
         hanging.set()
         await eventually(lambda: any(b"/v1/models" in turn.head for turn in hung.turns[-1:]))
         uses_caches, at_hung = len(good.turns), len(hung.turns)
@@ -78,17 +76,10 @@ async def test_when_all_engines_are_too_busy_for_probes_requests_go_there_all_th
 
     engine.script = script
     await engine.start()
-    async with (
-        router([engine.origin]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([engine.origin])) as client:
         reset_idle = await calmly(client)
         busy.set()
-        status: dict[str, Any] = {}
-        async with asyncio.timeout(60):
-            while not status.get("panic"):
-                status = (await client.get("/v1/status")).json()["mesh"]
-                await asyncio.sleep(0.05)
+        await seen(client, "/v1/status", lambda status: status["mesh"].get("panic"))
         served = await chat(client, "hello")
         ready = await client.get("/ready")
         metrics = (await client.get("/metrics")).text
@@ -111,17 +102,15 @@ async def test_a_route_asked_for_while_every_engine_is_down_says_so_and_why(
     engine.script = serve
     await engine.start()
     body = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}
-    async with (
-        router([engine.origin]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([engine.origin])) as client:
         up = await client.post("/v1/route", json=body)
         await engine.close()
-        async with asyncio.timeout(60):
-            down = up
-            while down.status_code == 200:
-                down = await client.post("/v1/route", json=body)
-                await asyncio.sleep(0.02)
+
+        async def refused() -> httpx.Response | None:
+            answer = await client.post("/v1/route", json=body)
+            return None if answer.status_code == 200 else answer
+
+        down = await until(refused)
         sent = await client.post("/v1/chat/completions", json=body)
         workers = (await client.get("/v1/status")).json()["workers"]
 
@@ -137,12 +126,13 @@ async def test_a_route_asked_for_while_every_engine_is_down_says_so_and_why(
 
 async def calmly(client: httpx.AsyncClient) -> httpx.Response:
     """Ask until there is no panic: on a machine that stands still for 2 s there may be some."""
-    async with asyncio.timeout(60):
-        while True:
-            answer = await chat(client, "hello")
-            if "x-kvmesh-panic" not in answer.headers:
-                return answer
-            await asyncio.sleep(0.05)
+
+    async def calm() -> httpx.Response | None:
+        answer = await chat(client, "hello")
+        return None if "x-kvmesh-panic" in answer.headers else answer
+
+    answer: httpx.Response = await until(calm)
+    return answer
 
 
 async def test_a_fault_in_looking_at_one_engine_does_not_end_the_looks_at_the_others(
@@ -160,10 +150,7 @@ async def test_a_fault_in_looking_at_one_engine_does_not_end_the_looks_at_the_ot
             raise KeyError(url)
         return await read_loads(pool, url, *facts)
 
-    async with (
-        router([good.origin, odd.origin]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([good.origin, odd.origin])) as client:
         monkeypatch.setattr(static_workers, "read_loads", break_on_odd)
         await eventually(lambda: len(reported) > 2)
         uses_caches = len(good.turns)

@@ -26,6 +26,7 @@ from tests.integration.support.live_router import (
     mocker_options,
     serve_from_memory,
 )
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -55,22 +56,22 @@ async def pages(engine_url: str) -> AsyncIterator[httpx.AsyncClient]:
     url = f"http://127.0.0.1:{settings.http.http_port}"
     async with httpx.AsyncClient(base_url=url, timeout=20) as client:
         try:
-            await until(client, "/health", "alive")
+            await first_with(client, "/health", "alive")
             yield client
         finally:
             stop.request()
             await running
 
 
-async def until(client: httpx.AsyncClient, path: str, word: str) -> httpx.Response:
+async def first_with(client: httpx.AsyncClient, path: str, word: str) -> httpx.Response:
     """Return the first answer that has `word`."""
-    async with asyncio.timeout(30):
-        while True:
-            with contextlib.suppress(httpx.TransportError):
-                answer = await client.get(path)
-                if word in answer.text:
-                    return answer
-            await asyncio.sleep(0.01)
+
+    async def look() -> httpx.Response | None:
+        answer = await client.get(path)
+        return answer if word in answer.text else None
+
+    found: httpx.Response = await until(look)
+    return found
 
 
 def families(text: str) -> dict[str, Metric]:
@@ -96,14 +97,14 @@ async def test_probes_follow_the_engine_from_before_it_starts_until_it_is_gone(
     async with pages(f"http://127.0.0.1:{options.port}") as client:
         waiting = await client.get("/ready")
         async with engine(options) as mocker:
-            await until(client, "/metrics", 'kvmesh_sidecar_source_connected{worker="w"} 1.0')
-            ready = await until(client, "/ready", '"reason": "ready"')
+            await first_with(client, "/metrics", 'kvmesh_sidecar_source_connected{worker="w"} 1.0')
+            ready = await first_with(client, "/ready", '"reason": "ready"')
             await complete(mocker, "what everybody asks. " * 40)
             held = 'kvmesh_sidecar_cached_blocks{worker="w"} 52.0'
-            metrics = families((await until(client, "/metrics", held)).text)
+            metrics = families((await first_with(client, "/metrics", held)).text)
             server.set_up(up=False)
-            cut_off = await until(client, "/ready", "NATS")
-        gone = await until(client, "/ready", "does not answer")
+            cut_off = await first_with(client, "/ready", "NATS")
+        gone = await first_with(client, "/ready", "does not answer")
         other = await client.get("/v1/models")
 
     assert (waiting.status_code, waiting.json()["ready"]) == (503, False)

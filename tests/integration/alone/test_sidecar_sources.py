@@ -1,10 +1,8 @@
 """Sidecars of engines that connect to them, one publisher a data-parallel rank."""
 
-import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +19,7 @@ from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
 from tests.conftest import Eventually
+from tests.integration.support.live_router import running
 
 pytestmark = pytest.mark.integration
 
@@ -45,17 +44,6 @@ async def engine_pages() -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.port}"
     finally:
         await server.drain(0)
-
-
-@asynccontextmanager
-async def running(serve: Any) -> AsyncIterator[None]:
-    stop = Stop()
-    task = asyncio.create_task(serve(stop))
-    try:
-        yield
-    finally:
-        stop.request()
-        await asyncio.wait_for(task, 60)
 
 
 def free_pair() -> int:

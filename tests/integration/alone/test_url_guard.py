@@ -1,9 +1,9 @@
 """URLs that others name: refused before a byte is sent there, and everybody is told."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import nats
@@ -20,9 +20,10 @@ from kvmesh.doctor.command import DoctorSettings, examine
 from kvmesh.errors import ConfigError
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.roles import MetaRouterSettings, NatsSettings, RouterSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import Mocker
 from tests.conftest import Eventually
-from tests.integration.support.live_router import chat, free_port, router
+from tests.integration.support.live_router import chat, free_port, mockers, router
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -31,10 +32,8 @@ REFUSED = "http://169.254.169.254"
 
 @pytest.fixture
 async def engine() -> AsyncIterator[Mocker]:
-    mocker = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
-    await mocker.start()
-    yield mocker
-    await mocker.stop()
+    async with mockers() as (mocker,):
+        yield mocker
 
 
 async def test_a_discovered_worker_elsewhere_is_refused_and_the_others_serve(
@@ -145,17 +144,13 @@ async def test_a_meta_router_tells_of_a_replica_it_refuses(
     )
     running = asyncio.create_task(server.serve(stop))
     client = await nats.connect(nats_server.url)
-    warnings: list[str] = []
 
-    async with (
-        asyncio.timeout(60),
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http,
-    ):
-        while not warnings:
-            await client.publish(f"{namespace}.rt.chat.r0", encode(beat))
-            with contextlib.suppress(httpx.TransportError):
-                warnings = (await http.get("/ready")).json().get("warnings", [])
-            await asyncio.sleep(0.05)
+    async def warned() -> Any:
+        await client.publish(f"{namespace}.rt.chat.r0", encode(beat))
+        return (await http.get("/ready")).json().get("warnings")
+
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+        warnings = await until(warned)
         status = (await http.get("/v1/status")).json()
         metrics = (await http.get("/metrics")).text
     stop.request()

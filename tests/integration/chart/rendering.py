@@ -2,6 +2,8 @@
 
 import functools
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,11 +16,15 @@ Values = dict[str, Any]
 HELM: Final = Path(__file__).parents[3] / "deploy/helm"
 CHART: Final = HELM / "kvmesh"
 EXAMPLES: Final = sorted(path.stem for path in (HELM / "examples").glob("*.yaml"))
+OVERLAYS: Final = [
+    *("dev", "prod", "gateway", "sglang", "tensorrt-llm", "tensorrt-llm-approximate"),
+    *("round-robin", "keda", "hpa"),
+]
 NAMESPACE: Final = "kvmesh"
 RELEASE: Final = "kvmesh"
 
 
-class UniqueKeys(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+class UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # no types
     """Reads YAML and refuses a key that stands twice in a mapping: the last would win."""
 
 
@@ -126,4 +132,20 @@ def containers(template: Manifest) -> list[Manifest]:
 
 def is_ours(container: Manifest) -> bool:
     """Return whether a container runs a kvmesh command."""
-    return "kvmesh/kvmesh" in container["image"] and "command" not in container
+    image = container["image"].rpartition("/")[2]
+    return image.startswith("kvmesh") and "command" not in container
+
+
+@functools.cache
+def kustomize(overlay: str) -> list[Manifest]:
+    """Return the manifests of an overlay of deploy/k8s. Skips where there is no kubectl."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("no kubectl on this machine")
+    built = subprocess.run(
+        [kubectl, "kustomize", HELM.parent / "k8s/overlays" / overlay],
+        capture_output=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr.decode()
+    return read_all(built.stdout.decode())

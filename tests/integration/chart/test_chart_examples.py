@@ -17,11 +17,13 @@ from tests.integration.chart.rendering import (
     EXAMPLES,
     HELM,
     NAMESPACE,
+    OVERLAYS,
     Manifest,
     changed,
     containers,
     example,
     is_ours,
+    kustomize,
     named,
     pods,
     render,
@@ -45,6 +47,13 @@ SECRETS = {
 @pytest.fixture(params=EXAMPLES)
 def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
     return render(example(request.param))
+
+
+@pytest.fixture(params=[*EXAMPLES, *(f"overlay {one}" for one in OVERLAYS)])
+def deployed(request: pytest.FixtureRequest) -> list[Manifest]:
+    """Manifests of the chart, or of an overlay of deploy/k8s."""
+    kind, _, name = request.param.rpartition(" ")
+    return kustomize(name) if kind else render(example(name))
 
 
 def is_of_subchart(one: Manifest) -> bool:
@@ -83,6 +92,11 @@ def test_every_manifest_is_strictly_valid(version: str) -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_manifest_of_an_overlay_is_strictly_valid(overlay: str) -> None:
+    assert [line for one in kustomize(overlay) for line in refusals(one, "1.33")] == []
+
+
 def test_a_misspelt_field_is_found() -> None:
     (router, *_) = named(render(example("quickstart")), "Deployment").values()
 
@@ -97,11 +111,11 @@ def test_the_oldest_version_is_the_charts() -> None:
     assert metadata["kubeVersion"] == f">={VERSIONS[0]}.0-0"
 
 
-def test_arguments_and_variables_are_read_by_kvmesh(manifests: list[Manifest]) -> None:
+def test_arguments_and_variables_are_read_by_kvmesh(deployed: list[Manifest]) -> None:
     found = 0
-    for _, template in pods(manifests):
+    for _, template in pods(deployed):
         for container in filter(is_ours, containers(template)):
-            line = read_line(container, manifests)
+            line = read_line(container, deployed)
             assert line.arguments[0] in COMMANDS
             parse_line(line)
             found += 1
@@ -110,9 +124,9 @@ def test_arguments_and_variables_are_read_by_kvmesh(manifests: list[Manifest]) -
 
 
 def test_every_container_of_ours_is_confined_and_every_image_has_a_version(
-    manifests: list[Manifest],
+    deployed: list[Manifest],
 ) -> None:
-    for where, template in pods(manifests):
+    for where, template in pods(deployed):
         for container in containers(template):
             image = container["image"].rpartition("/")[2]
             assert ":" in image, where
@@ -163,35 +177,35 @@ def test_every_reference_leads_somewhere(name: str) -> None:
             assert spec["serviceAccountName"] in accounts, where
 
 
-def test_every_selector_takes_a_pod(manifests: list[Manifest]) -> None:
-    labels = [template["metadata"]["labels"] for _, template in pods(manifests)]
-    for one in manifests:
+def test_every_selector_takes_a_pod(deployed: list[Manifest]) -> None:
+    labels = [template["metadata"]["labels"] for _, template in pods(deployed)]
+    for one in deployed:
         if one["kind"] not in {"Service", "PodDisruptionBudget", "NetworkPolicy", "PodMonitor"}:
             continue
         spec = one["spec"]
         selector = spec.get("podSelector", spec.get("selector"))
         wanted = selector.get("matchLabels", selector).items()
         taken = any(wanted <= known.items() for known in labels)
-        foreign = one["metadata"]["name"].startswith("kvmesh-engines-")
+        foreign = "engines-" in one["metadata"]["name"]
         assert taken or foreign, f"{one['kind']} {one['metadata']['name']}"
 
 
-def test_ports_that_are_named_are_there(manifests: list[Manifest]) -> None:
+def test_ports_that_are_named_are_there(deployed: list[Manifest]) -> None:
     everyone = [
         (template["metadata"]["labels"], port)
-        for _, template in pods(manifests)
+        for _, template in pods(deployed)
         for container in containers(template)
         for port in container.get("ports", ())
     ]
     asked: list[tuple[str, dict[str, str], Any]] = [
         (one["metadata"]["name"], one["spec"]["selector"], port["targetPort"])
-        for one in manifests
+        for one in deployed
         if one["kind"] == "Service"
         for port in one["spec"]["ports"]
     ]
     asked += [
         (one["metadata"]["name"], one["spec"]["selector"]["matchLabels"], endpoint["port"])
-        for one in manifests
+        for one in deployed
         if one["kind"] == "PodMonitor"
         for endpoint in one["spec"]["podMetricsEndpoints"]
     ]
@@ -204,8 +218,8 @@ def test_ports_that_are_named_are_there(manifests: list[Manifest]) -> None:
         assert port in offered, (name, port, offered)
 
 
-def test_probes_ask_ports_that_the_container_has(manifests: list[Manifest]) -> None:
-    for where, template in pods(manifests):
+def test_probes_ask_ports_that_the_container_has(deployed: list[Manifest]) -> None:
+    for where, template in pods(deployed):
         for container in containers(template):
             ports = {one["name"] for one in container.get("ports", ())}
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -213,10 +227,10 @@ def test_probes_ask_ports_that_the_container_has(manifests: list[Manifest]) -> N
                     assert container[probe]["httpGet"]["port"] in ports, (where, probe)
 
 
-def test_streams_may_end_before_a_pod_is_killed(manifests: list[Manifest]) -> None:
-    for where, template in pods(manifests):
+def test_streams_may_end_before_a_pod_is_killed(deployed: list[Manifest]) -> None:
+    for where, template in pods(deployed):
         for container in filter(is_ours, containers(template)):
-            settings = read_line(container, manifests).variables
+            settings = read_line(container, deployed).variables
             if "KVMESH_DRAIN_S" in settings:
                 patience = template["spec"]["terminationGracePeriodSeconds"]
                 needed = float(settings["KVMESH_DRAIN_S"])
@@ -248,8 +262,8 @@ def test_names_and_labels_are_the_releases(manifests: list[Manifest]) -> None:
             assert template["metadata"]["labels"]["app.kubernetes.io/part-of"] == "kvmesh"
 
 
-def test_no_two_objects_have_one_name(manifests: list[Manifest]) -> None:
-    names = [(one["kind"], one["metadata"]["name"]) for one in manifests]
+def test_no_two_objects_have_one_name(deployed: list[Manifest]) -> None:
+    names = [(one["kind"], one["metadata"]["name"]) for one in deployed]
 
     assert len(set(names)) == len(names)
 

@@ -18,7 +18,6 @@ import pytest
 from kvmesh.app.members.worker_option import parse_workers
 from kvmesh.app.mesh.discovery import KubernetesSource, parse_source
 from kvmesh.settings.roles import RouterSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.chart.rendering import (
     CHART,
     Manifest,
@@ -31,7 +30,7 @@ from tests.integration.chart.rendering import (
     read_all,
     render,
 )
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import mockers, router
 
 pytestmark = pytest.mark.integration
 QWEN = "Qwen/Qwen2.5-7B-Instruct"
@@ -624,9 +623,10 @@ def test_the_notes_say_what_is_missing() -> None:
 
 
 async def test_the_chart_s_own_test_asks_a_front_door() -> None:
-    engine = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
-    await engine.start()
-    async with router([engine.url]) as url:
+    async with (
+        mockers(timing_profile="dynamo") as (engine,),
+        router([engine.url]) as url,
+    ):
         asking = await asyncio.create_subprocess_exec(
             sys.executable,
             CHART / "files/ask_front.py",
@@ -635,7 +635,6 @@ async def test_the_chart_s_own_test_asks_a_front_door() -> None:
             stdout=asyncio.subprocess.PIPE,
         )
         said, _ = await asyncio.wait_for(asking.communicate(), 60)
-    await engine.stop()
 
     assert asking.returncode == 0
     assert said.startswith(b"mock answered ")

@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from kvmesh.app.views.scaling_figures import SCALING
-from tests.integration.deploy.test_deploy import DEPLOY, documented, kustomize
+from tests.integration.chart.rendering import kustomize
+from tests.integration.deploy.test_deploy import DEPLOY, documented
 from tests.integration.kube import crds
 
 pytestmark = pytest.mark.integration

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import contextlib
-import functools
 import json
 import os
 import re
@@ -28,38 +27,19 @@ from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.picker import PickerSettings
 from kvmesh.settings.roles import NatsSettings, RouterSettings, WorkerSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.chart.validation import refusals
+from tests.integration.chart.rendering import kustomize
 
 pytestmark = pytest.mark.integration
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 ALERTS = DEPLOY / "prometheus/kvmesh-alerts.yml"
-COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())
+COMPOSE, GATEWAY = [
+    yaml.safe_load((DEPLOY / "compose" / name).read_text())
+    for name in ("compose.yaml", "gateway.yaml")
+]
+BOTH = pytest.mark.parametrize("file", [COMPOSE, GATEWAY], ids=["compose", "gateway"])
 ROUTERS = 4
 ENGINES = 4
-
-
-@functools.cache
-def kustomize(overlay: str) -> list[dict[str, Any]]:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("no kubectl on this machine")
-    built = subprocess.run(
-        [kubectl, "kustomize", DEPLOY / "k8s/overlays" / overlay], capture_output=True, check=False
-    )
-    assert built.returncode == 0, built.stderr.decode()
-    return list(yaml.safe_load_all(built.stdout))
-
-
-OVERLAYS = [
-    *("dev", "prod", "gateway", "sglang", "tensorrt-llm", "tensorrt-llm-approximate"),
-    *("round-robin", "keda", "hpa"),
-]
-
-
-@pytest.fixture(scope="module", params=OVERLAYS)
-def manifests(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    return kustomize(request.param)
 
 
 def workloads(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -70,170 +50,12 @@ def pods(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [one["spec"]["template"] for one in workloads(manifests)]
 
 
-def test_every_manifest_is_strictly_valid(manifests: list[dict[str, Any]]) -> None:
-    for manifest in manifests:
-        if not manifest["apiVersion"].startswith("monitoring.coreos.com/"):
-            assert refusals(manifest, "1.32") == []
-
-
-MONITORING = {
-    "ServiceMonitor": {
-        "selector": {"matchLabels": {}, "matchExpressions": []},
-        "namespaceSelector": {"any": True, "matchNames": []},
-        "jobLabel": "",
-        "targetLabels": [""],
-        "podTargetLabels": [""],
-        "sampleLimit": 0,
-        "endpoints": [
-            {
-                "port": "",
-                "path": "",
-                "scheme": "",
-                "interval": "",
-                "scrapeTimeout": "",
-                "honorLabels": True,
-                "relabelings": [
-                    {
-                        "sourceLabels": [""],
-                        "separator": "",
-                        "targetLabel": "",
-                        "regex": "",
-                        "replacement": "",
-                        "action": "",
-                    }
-                ],
-            }
-        ],
-    },
-    "PrometheusRule": {
-        "groups": [
-            {
-                "name": "",
-                "interval": "",
-                "limit": 0,
-                "rules": [
-                    {
-                        "alert": "",
-                        "record": "",
-                        "expr": "",
-                        "for": "",
-                        "keep_firing_for": "",
-                        "labels": {},
-                        "annotations": {},
-                    }
-                ],
-            }
-        ]
-    },
-}
-"""Fields of the Prometheus operator's definitions (v1) that may be used, by an example's type."""
-
-
-def misfits(value: Any, form: Any, place: str = "spec") -> list[str]:
-    if type(value) is not type(form):
-        return [f"{place}: {value!r} is no {type(form).__name__}"]
-    if isinstance(value, list):
-        return [
-            found
-            for number, one in enumerate(value)
-            for found in misfits(one, form[0], f"{place}[{number}]")
-        ]
-    if not isinstance(value, dict) or not form:
-        return []
-    return [
-        found
-        for key, one in value.items()
-        for found in (
-            misfits(one, form[key], f"{place}.{key}")
-            if key in form
-            else [f"{place}.{key}: no such field"]
-        )
-    ]
-
-
-def test_what_the_prometheus_operator_reads_has_its_form() -> None:
-    found = [one for one in kustomize("prod") if one["kind"] in MONITORING]
-
-    assert {one["kind"] for one in found} == set(MONITORING)
-    for one in found:
-        assert one["apiVersion"] == "monitoring.coreos.com/v1"
-        assert misfits(one["spec"], MONITORING[one["kind"]]) == []
-    wrong = {"endpoints": [{"port": 8000, "intervall": "5s"}]}
-    assert misfits(wrong, MONITORING["ServiceMonitor"]) == [
-        "spec.endpoints[0].port: 8000 is no str",
-        "spec.endpoints[0].intervall: no such field",
-    ]
-
-
-def test_every_container_of_ours_is_confined_and_every_image_has_a_version(
-    manifests: list[dict[str, Any]],
-) -> None:
-    for pod in pods(manifests):
-        for container in pod["spec"]["containers"]:
-            assert ":" in container["image"], container["name"]
-            if "kvmesh" in container["image"] or "nats" in container["image"]:
-                context = container["securityContext"]
-                assert context["readOnlyRootFilesystem"]
-                assert context["allowPrivilegeEscalation"] is False
-                assert context["capabilities"] == {"drop": ["ALL"]}
-                runner = context | pod["spec"].get("securityContext", {})
-                assert runner["runAsNonRoot"]
-
-
-def test_arguments_and_variables_are_commands_and_settings(
-    manifests: list[dict[str, Any]],
-) -> None:
-    known = {name.upper() for name in settings_names()}
-    known |= {"POD_IP", "POD_NAME", "POD_NAMESPACE"}
-    for pod in pods(manifests):
-        for container in pod["spec"]["containers"]:
-            if "kvmesh" in container["image"]:
-                assert container["args"][0] in COMMANDS
-                names = {one["name"].removeprefix("KVMESH_") for one in container.get("env", [])}
-                assert names <= known, names - known
-
-
 def settings_names() -> set[str]:
     names: set[str] = set()
     for settings in (RouterSettings, WorkerSettings, PickerSettings):
         for name, field in settings.__dataclass_fields__.items():
             names |= {name} | set(getattr(field.default_factory, "__dataclass_fields__", {}))
     return names | set(NatsSettings.__dataclass_fields__)
-
-
-def test_every_reference_leads_somewhere(manifests: list[dict[str, Any]]) -> None:
-    maps = {one["metadata"]["name"] for one in manifests if one["kind"] == "ConfigMap"}
-    scripts = (DEPLOY / "k8s/make-secrets.sh").read_text()
-    scripts += (DEPLOY / "k8s/make-picker-tls.sh").read_text()
-    secrets = set(re.findall(r"secret (?:tls )?\"?(kvmesh-(?:nats|picker-tls)-[a-z-]*)", scripts))
-    labels = [pod["metadata"]["labels"] for pod in pods(manifests)]
-    for pod in pods(manifests):
-        for volume in pod["spec"].get("volumes", []):
-            if "secret" in volume:
-                name = volume["secret"]["secretName"]
-                assert any(name.startswith(secret) for secret in secrets), name
-        for container in pod["spec"]["containers"]:
-            for source in container.get("envFrom", []):
-                assert source["configMapRef"]["name"] in maps
-    for one in manifests:
-        if one["kind"] in {"Service", "PodDisruptionBudget", "NetworkPolicy"}:
-            spec = one["spec"]
-            selector = spec.get("podSelector", spec.get("selector"))
-            wanted = selector.get("matchLabels", selector).items()
-            if ("kvmesh/engine", "true") in wanted:
-                continue  # a bucket whose engines are not part of the overlay
-            assert any(wanted <= known.items() for known in labels), one["metadata"]["name"]
-
-
-def test_every_pod_that_logs_in_to_nats_may_reach_it(manifests: list[dict[str, Any]]) -> None:
-    for pod in pods(manifests):
-        mounts = [
-            mount["mountPath"]
-            for container in pod["spec"]["containers"]
-            for mount in container.get("volumeMounts", [])
-        ]
-        if any(path.startswith("/run/secrets/kvmesh") for path in mounts):
-            assert pod["metadata"]["labels"]["kvmesh/nats-client"] == "true"
 
 
 def test_the_sidecar_leaves_the_engine_container_as_it_is() -> None:
@@ -444,12 +266,14 @@ def test_compose_gives_all_of_a_bucket_its_secret_of_hashes_and_nobody_else() ->
         assert held[0].endswith(f":{path}:ro")
 
 
-def test_compose_confines_every_container_of_ours() -> None:
-    for name, service in COMPOSE["services"].items():
+@BOTH
+def test_compose_confines_every_container(file: dict[str, Any]) -> None:
+    for name, service in file["services"].items():
         assert service["cap_drop"] == ["ALL"], name
-        if "kvmesh" in service["image"] or "nats" in service["image"]:
-            assert service["read_only"], name
-            assert service["user"] == "65532:65532", name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        if name not in {"grafana", "envoy"}:
+            assert service["user"].startswith("655"), name
+        assert service.get("read_only") or name == "grafana", name
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), name
 
@@ -499,20 +323,22 @@ def test_haproxy_knows_every_meta_router() -> None:
     assert own["edge"]["ports"][0].endswith(":8002")
 
 
-def test_compose_variables_are_settings() -> None:
+@BOTH
+def test_compose_variables_are_settings(file: dict[str, Any]) -> None:
     known = {f"KVMESH_{name.upper()}" for name in settings_names()}
-    for name, service in COMPOSE["services"].items():
+    for name, service in file["services"].items():
         if "KVMESH_IMAGE" in service["image"]:
             assert set(service.get("environment", {})) <= known, name
 
 
-def test_docker_compose_accepts_the_file() -> None:
+@pytest.mark.parametrize("file", ["compose.yaml", "gateway.yaml"])
+def test_docker_compose_accepts_the_file(file: str) -> None:
     program = shutil.which("docker-compose")
     if program is None:
         pytest.skip("no docker-compose on this machine")
 
     check = subprocess.run(
-        [program, "--file", DEPLOY / "compose/compose.yaml", "config", "--quiet"],
+        [program, "--file", DEPLOY / "compose" / file, "config", "--quiet"],
         capture_output=True,
         check=False,
     )

@@ -12,7 +12,8 @@ import yaml
 
 from kvmesh.cli import app
 from kvmesh.settings.roles import RouterSettings, WorkerSettings
-from tests.integration.deploy.test_deploy import DEPLOY, OVERLAYS, kustomize, settings_names
+from tests.integration.chart.rendering import OVERLAYS, kustomize
+from tests.integration.deploy.test_deploy import DEPLOY, settings_names
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from kvmesh.settings.roles import UpSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
+from tests.integration.support.live_router import mockers
 
 pytestmark = pytest.mark.integration
 
@@ -35,18 +35,16 @@ def test_every_example_is_run_here_or_against_a_mesh() -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 async def test_an_example_runs(name: str) -> None:
-    engine = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await engine.start()
-    async with live_router.router([engine.url]) as url:
+    async with (
+        mockers() as (engine,),
+        live_router.router([engine.url]) as url,
+    ):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, str(EXAMPLES / name), url),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
         out, err = await process.communicate()
-    await engine.stop()
 
     assert process.returncode == 0, err.decode()
     assert EXPECTED[name] in out.decode()

@@ -14,7 +14,7 @@ import pytest
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.settings.roles import CostSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.deploy.test_deploy import kustomize
+from tests.integration.chart.rendering import kustomize
 from tests.integration.docs.test_docs import ROOT, blocks
 from tests.integration.support import live_router
 

@@ -20,7 +20,7 @@ from kvmesh.cli import app
 from kvmesh.core.cost.formulas import PREDICTED_TIME
 from kvmesh.core.cost.terms import Candidate, Fleet
 from tests.integration.docs import structure_page, terms_table
-from tests.integration.mesh.test_mesh import RunningMesh, mesh  # noqa: F401  the fixture is used by name
+from tests.integration.mesh.test_mesh import RunningMesh, running_mesh
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(
@@ -282,8 +282,14 @@ def test_the_tables_of_metrics_are_what_the_command_prints() -> None:
     assert page.endswith(f"\n{render_metrics()}"), "run: make config"
 
 
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
+    with running_mesh(tmp_path_factory.mktemp("mesh"), engines=2, replicas=1) as mesh:
+        yield mesh
+
+
 @pytest.mark.integration
-async def test_what_the_docs_run_live_runs(mesh: RunningMesh) -> None:  # noqa: F811
+async def test_what_the_docs_run_live_runs(mesh: RunningMesh) -> None:
     assert len(live_lines()) >= 5
     for line in live_lines():
         command = line.replace(FRONT_DOOR, mesh.url).replace("curl ", "curl --fail-with-body ")
@@ -302,7 +308,7 @@ async def test_what_the_docs_run_live_runs(mesh: RunningMesh) -> None:  # noqa: 
 
 
 @pytest.mark.integration
-async def test_the_python_in_the_docs_runs(mesh: RunningMesh) -> None:  # noqa: F811
+async def test_the_python_in_the_docs_runs(mesh: RunningMesh) -> None:
     pages = [ROOT / "README.md", ROOT / "docs/reference/api.md"]
     scripts = [text for page in pages for kind, text in blocks(page) if kind == "python"]
     started = re.search(r"nats://[\d.:]+", mesh.log.read_text())

@@ -18,6 +18,7 @@ from kvmesh.app.router.command import RouterServer
 from kvmesh.errors import ConfigError
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
+from tests.integration.support import waiting
 from tests.integration.support.live_router import COMPLETION, MODELS, free_port, serving
 
 pytestmark = pytest.mark.integration
@@ -141,10 +142,10 @@ async def test_keys_are_added_and_taken_while_it_serves(engine: Engine, tmp_path
 
 
 async def until(client: httpx.AsyncClient, key: str, status: int) -> None:
-    deadline = asyncio.get_running_loop().time() + 60.0
-    while (await client.get("/v1/models", headers=bearer(key))).status_code != status:
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.1)
+    async def answered() -> bool:
+        return (await client.get("/v1/models", headers=bearer(key))).status_code == status
+
+    await waiting.until(answered)
 
 
 async def test_a_meta_router_shows_its_own_key_and_tells_the_tenant(

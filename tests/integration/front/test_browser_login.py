@@ -1,8 +1,7 @@
 """A browser's user shows a key once: what the cookie opens, and above all what it does not."""
 
-import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.transport.http.server.request import Request
 from tests.integration.support.live_router import free_port, serving
 from tests.integration.support.two_tenants import Kind, Tenants, chat, tenants
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -93,13 +93,6 @@ async def test_a_cookie_shows_what_its_key_may_see_and_does_nothing(
     assert (seen["models"], seen["traffic"]) == ([], None)
     assert [one["model"] for one in whole["models"]] == ["mock"]
     assert whole["traffic"]["requests_per_s"] > 0.0
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    deadline = asyncio.get_running_loop().time() + 60.0
-    while not await holds():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.05)
 
 
 async def counted(door: Tenants, headers: Mapping[str, str]) -> bool:

@@ -12,9 +12,9 @@ import pytest
 from kvmesh.client import Answer, AsyncClient, Client, Metrics
 from kvmesh.errors import NoWorkerError, RequestError, TransportError
 from kvmesh.settings.requests import StreamSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
+from tests.integration.support.live_router import mockers
 
 pytestmark = pytest.mark.integration
 
@@ -23,15 +23,8 @@ PREFIX = "What everybody asks about, again and again. " * 50
 
 @pytest.fixture
 async def engines() -> AsyncIterator[list[str]]:
-    mockers = [
-        Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant"))
-        for _ in range(3)
-    ]
-    for mocker in mockers:
-        await mocker.start()
-    yield [mocker.url for mocker in mockers]
-    for mocker in mockers:
-        await mocker.stop()
+    async with mockers(3) as found:
+        yield [mocker.url for mocker in found]
 
 
 class Threaded:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from kvmesh.settings.http import UpstreamSettings
-from tests.integration.support.live_router import meta_router, router
+from tests.integration.support.live_router import client_of, meta_router, router
 
 pytestmark = pytest.mark.integration
 
@@ -92,8 +92,7 @@ async def client(engine: EvilEngine) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a router behind a meta-router: what the engine says passes both."""
     async with (
         router([f"http://127.0.0.1:{engine.port}"], bucket="b", parity_sample=0) as inner,
-        meta_router([f"b={inner}"]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as http,
+        client_of(meta_router([f"b={inner}"])) as http,
     ):
         yield http
 
@@ -187,8 +186,7 @@ async def test_an_engine_that_is_gone_is_told_by_its_name() -> None:
     evil.act = lambda writer: writer.transport.abort()
     url = f"http://127.0.0.1:{evil.port}"
     async with (
-        router([url], parity_sample=0, upstream=UpstreamSettings(max_retries=0)) as front,
-        httpx.AsyncClient(base_url=front, timeout=60) as http,
+        client_of(router([url], parity_sample=0, upstream=UpstreamSettings(max_retries=0))) as http,
     ):
         answers = [await http.post("/v1/chat/completions", json=BODY)]
         server.close()

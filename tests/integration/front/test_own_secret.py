@@ -10,8 +10,8 @@ from kvmesh.app.router.command import RouterServer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import RouterSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import free_port, serving
+from kvmesh_lab.mocker.command import Mocker
+from tests.integration.support.live_router import free_port, mockers, serving
 
 pytestmark = pytest.mark.integration
 
@@ -20,12 +20,8 @@ BODY = {"model": "mock", "max_tokens": 1, "prompt": "What everybody asks. " * 20
 
 @pytest.fixture
 async def engine() -> AsyncIterator[Mocker]:
-    mocker = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await mocker.start()
-    yield mocker
-    await mocker.stop()
+    async with mockers() as (mocker,):
+        yield mocker
 
 
 async def test_blocks_are_found_and_no_two_routers_hash_alike(engine: Mocker) -> None:

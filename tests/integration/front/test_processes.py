@@ -7,15 +7,15 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
 
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import free_port
+from tests.integration.support.live_router import free_port, mockers
+from tests.integration.support.waiting import until, until_ready
 
 pytestmark = pytest.mark.integration
 
@@ -79,10 +79,8 @@ def free_ports(count: int) -> int:
 
 @pytest.fixture
 async def engine() -> AsyncGenerator[str]:
-    mocker = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
-    await mocker.start()
-    yield mocker.url
-    await mocker.stop()
+    async with mockers(timing_profile="dynamo") as (mocker,):
+        yield mocker.url
 
 
 @pytest.fixture
@@ -112,12 +110,6 @@ async def ask(url: str) -> httpx.Response:
         return await client.post(f"{url}/v1/completions", json=BODY)
 
 
-async def until(found: Callable[[], bool]) -> None:
-    async with asyncio.timeout(START_S):
-        while not found():  # noqa: ASYNC110  another process is waited for
-            await asyncio.sleep(0.05)
-
-
 async def test_processes_share_a_port_a_page_of_metrics_and_a_dashboard(routers: Routers) -> None:
     names: set[str] = set()
     async with asyncio.timeout(60):
@@ -127,7 +119,7 @@ async def test_processes_share_a_port_a_page_of_metrics_and_a_dashboard(routers:
         own = await ask(routers.url_of(1))
         page = (await client.get(f"{routers.url}/metrics")).text
         shown = await client.get(f"{routers.url}/")
-        await until_ready(client, f"http://127.0.0.1:{routers.port + 1 + COUNT}/ready")
+        await until_ready(client, f"http://127.0.0.1:{routers.port + 1 + COUNT}")
         whole = await client.get(shown.headers["location"])
 
     assert names == {"r-0", "r-1"}
@@ -138,15 +130,6 @@ async def test_processes_share_a_port_a_page_of_metrics_and_a_dashboard(routers:
     assert shown.status_code == 307
     assert whole.status_code == 200
     assert "kvmesh" in whole.text
-
-
-async def until_ready(client: httpx.AsyncClient, url: str) -> None:
-    async with asyncio.timeout(START_S):
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                if (await client.get(url)).status_code == 200:
-                    return
-            await asyncio.sleep(0.05)
 
 
 async def test_a_killed_process_loses_what_it_had_begun_and_is_started_again(

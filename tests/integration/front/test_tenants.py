@@ -13,7 +13,7 @@ from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
 from tests.integration.serve.test_disaggregation import engines, routed, until_idle
 from tests.integration.support.failing_engine import answer_well
-from tests.integration.support.live_router import events, router
+from tests.integration.support.live_router import client_of, events, router
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
 from tests.integration.support.two_tenants import SECRET, Kind, Tenants, cached, chat, tenants
 
@@ -217,8 +217,7 @@ async def test_an_engine_of_no_kind_that_takes_a_salt_is_warned_of(tmp_path: Pat
     async with (
         tenants("router, no keys", tmp_path, apart=True) as door,
         serve(unknown) as first,
-        router([first, door.engine.url], tenant=kept, kv_events=True) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(router([first, door.engine.url], tenant=kept, kv_events=True)) as client,
         asyncio.timeout(20),
     ):
         warnings: list[str] = []
@@ -267,8 +266,9 @@ async def test_a_path_at_which_an_engine_takes_no_salt_is_refused(tmp_path: Path
     await server.start("127.0.0.1", 0)
     try:
         async with (
-            router([f"http://127.0.0.1:{server.port}"], tenant=kept, kv_events=True) as url,
-            httpx.AsyncClient(base_url=url, timeout=60) as client,
+            client_of(
+                router([f"http://127.0.0.1:{server.port}"], tenant=kept, kv_events=True)
+            ) as client,
         ):
             statuses = {
                 path: (await client.post(path, json=chat("hi") | {"input": "hi"})).status_code

@@ -9,6 +9,7 @@ import uvloop
 
 from kvmesh.transport.http.server.server import HttpServer
 from tests.integration.http.peers import Front, Upstream
+from tests.integration.http.proxied import Proxy
 
 AT_NIGHT = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
@@ -40,3 +41,12 @@ async def upstream() -> AsyncIterator[Upstream]:
     await made.start()
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def proxy(fronts: Front, upstream: Upstream) -> AsyncIterator[Proxy]:
+    """A proxy that forwards to the upstream, on a server that listens."""
+    made = Proxy(upstream)
+    await made.start(fronts)
+    yield made
+    await made.pool.close()

@@ -206,6 +206,20 @@ class Turn:
 
 
 Script = Callable[[Turn], Awaitable[None]]
+Die = Callable[[Turn], None]
+
+
+def sends(*pieces: bytes, then: Callable[[Turn], Awaitable[None] | None] | None = None) -> Script:
+    """Return a script that sends `pieces`, and what it does once they may have been read."""
+
+    async def script(turn: Turn) -> None:
+        turn.send(*pieces)
+        if then is not None:
+            await asyncio.sleep(0.01)
+            if (doing := then(turn)) is not None:
+                await doing
+
+    return script
 
 
 def answer(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> bytes:

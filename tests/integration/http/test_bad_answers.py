@@ -26,6 +26,7 @@ from tests.integration.support.failing_engine import (
     request_bytes,
 )
 from tests.integration.support.live_router import (
+    client_of,
     engine,
     free_port,
     mocker_options,
@@ -132,8 +133,7 @@ async def fleet() -> AsyncIterator[tuple[Mocker, Front]]:
     async with (
         engine(mocker_options(16, 2048)) as sick,
         engine(mocker_options(16, 2048)) as well,
-        router([sick.url, well.url]) as url,
-        httpx.AsyncClient(base_url=url, timeout=30) as client,
+        client_of(router([sick.url, well.url])) as client,
     ):
         front = Front(client)
         assert await front.lost(WARM, at_once=8) == []

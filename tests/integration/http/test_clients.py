@@ -4,7 +4,6 @@ import asyncio
 import json
 import shutil
 import socket
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import openai
 import pytest
 
 from tests.conftest import Eventually
-from tests.integration.http.peers import Client, Front, Turn, Upstream, answer, chunked
+from tests.integration.http.peers import Client, Turn, Upstream, answer, chunked
 from tests.integration.http.proxied import Proxy
 from tests.unit.transport.http.malformed import post
 
@@ -25,14 +24,6 @@ needs_envoy = pytest.mark.skipif(
 )
 needs_nginx = pytest.mark.skipif(not shutil.which("nginx"), reason="nginx is not installed")
 needs_wrk = pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
-
-
-@pytest.fixture
-async def proxy(fronts: Front, upstream: Upstream) -> AsyncIterator[Proxy]:
-    made = Proxy(upstream)
-    await made.start(fronts)
-    yield made
-    await made.pool.close()
 
 
 async def run(*command: str, data: bytes = b"") -> tuple[int, bytes]:

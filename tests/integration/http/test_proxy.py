@@ -3,7 +3,6 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -23,15 +22,16 @@ from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
 from tests.conftest import Eventually
 from tests.integration.http.peers import (
-    DEADLINE_S,
     Client,
     Front,
     Turn,
     Upstream,
     answer,
     chunked,
+    sends,
 )
 from tests.integration.http.proxied import Proxy
+from tests.integration.support.waiting import until
 from tests.unit.transport.http.malformed import get, post
 
 pytestmark = pytest.mark.integration
@@ -39,14 +39,6 @@ pytestmark = pytest.mark.integration
 GET = get(b"Host: front")
 POST = post(b"Content-Length: 4", body=b"body")
 EVENTS = [b'data: {"n":%d}\n\n' % number for number in range(5)] + [b"data: [DONE]\n\n"]
-
-
-@pytest.fixture
-async def proxy(fronts: Front, upstream: Upstream) -> AsyncIterator[Proxy]:
-    made = Proxy(upstream)
-    await made.start(fronts)
-    yield made
-    await made.pool.close()
 
 
 @pytest.fixture
@@ -70,21 +62,18 @@ def error_of(body: bytes) -> dict[str, object]:
 async def test_a_request_and_its_answer_pass_but_for_headers_of_one_hop(
     proxy: Proxy, client: Client, upstream: Upstream
 ) -> None:
-    async def script(turn: Turn) -> None:
-        turn.send(
-            answer(
-                b'{"a": 1}',
-                b"Content-Type: application/json",
-                b"Set-Cookie: a",
-                b"Set-Cookie: b",
-                b"Keep-Alive: timeout=5",
-                b"Date: yesterday",
-                b"X-Request-Id: theirs",
-                status=b"418 Teapot",
-            )
+    upstream.script = sends(
+        answer(
+            b'{"a": 1}',
+            b"Content-Type: application/json",
+            b"Set-Cookie: a",
+            b"Set-Cookie: b",
+            b"Keep-Alive: timeout=5",
+            b"Date: yesterday",
+            b"X-Request-Id: theirs",
+            status=b"418 Teapot",
         )
-
-    upstream.script = script
+    )
     plan = proxy.plan()
     got = await client.ask(
         b"POST /v1/x?y=%20z HTTP/1.1\r\nHost: front\r\nAuthorization: Bearer t\r\nTE: trailers\r\n"
@@ -216,10 +205,7 @@ async def test_a_plan_is_told_of_tokens_that_were_held_to_their_end(
     """A completion of one token says with it why it ended."""
     event = b'data: {"model":"m","choices":[{"text":"a","finish_reason":"length"}]}\n\n'
 
-    async def script(turn: Turn) -> None:
-        turn.send(chunked(event, b"data: [DONE]\n\n"))
-
-    upstream.script = script
+    upstream.script = sends(chunked(event, b"data: [DONE]\n\n"))
     proxy.options = ForwardOptions(form="completions")
     plan = proxy.plan(Target(upstream.origin, check=AnswerCheck(["m"])))
     got = await client.ask(POST)
@@ -243,10 +229,7 @@ async def test_a_whole_answer_tells_its_usage_if_it_is_not_too_long(
     proxy.options = ForwardOptions(reads_usage=reads_usage)
     body = b'{"usage":{"prompt_tokens":7}}' + b" " * more
 
-    async def script(turn: Turn) -> None:
-        turn.send(answer(body))
-
-    upstream.script = script
+    upstream.script = sends(answer(body))
 
     got = await client.ask(POST)
 
@@ -256,11 +239,7 @@ async def test_a_whole_answer_tells_its_usage_if_it_is_not_too_long(
 
 
 async def test_a_stream_begins_with_its_first_event(client: Client, upstream: Upstream) -> None:
-    async def script(turn: Turn) -> None:
-        turn.send(chunked(EVENTS[0], end=False))
-        await turn.gone()
-
-    upstream.script = script
+    upstream.script = sends(chunked(EVENTS[0], end=False), then=Turn.gone)
     client.send(POST)
 
     assert b"text/event-stream" in await client.until(EVENTS[0])
@@ -330,10 +309,7 @@ async def test_the_plan_may_forbid_another_attempt(
 async def test_a_request_that_killed_two_workers_is_not_given_a_third(
     proxy: Proxy, client: Client, upstream: Upstream
 ) -> None:
-    async def script(turn: Turn) -> None:
-        turn.reset()
-
-    upstream.script = script
+    upstream.script = sends(then=Turn.reset)
     plan = proxy.plan(*[Target(upstream.origin)] * 3)
 
     got = await client.ask(POST)
@@ -416,10 +392,7 @@ async def test_a_silent_worker_is_a_timeout_and_nobody_else_is_asked(
     await proxy.start(fronts, upstreams=UpstreamOptions(first_byte_timeout_s=0.3))
     client = await fronts.connect(proxy.server)
 
-    async def script(turn: Turn) -> None:
-        await turn.gone()
-
-    upstream.script = script
+    upstream.script = Turn.gone
     plan = proxy.plan(*[Target(upstream.origin)] * 3)
 
     got = await client.ask(POST)
@@ -519,9 +492,7 @@ async def test_an_attempt_whose_answer_has_begun_is_not_given_up(
     upstream.script = script
     plan = proxy.plan()
     asking = asyncio.create_task(client.ask(POST))
-    async with asyncio.timeout(DEADLINE_S):
-        while not plan.heads:  # noqa: ASYNC110  what sockets brought
-            await asyncio.sleep(0.01)
+    await until(lambda: plan.heads)
 
     [forwarding] = proxy.forwards
     forwarding.fail_attempt(UpstreamFailure("after_send", "hung", "hung", upstream.origin))
@@ -533,9 +504,7 @@ async def test_an_attempt_whose_answer_has_begun_is_not_given_up(
 
 async def comments_to(client: Client, count: int) -> None:
     """Wait, as an engine that thinks, until its client got so many comments."""
-    async with asyncio.timeout(DEADLINE_S):
-        while client.received.count(b": waiting\n\n") < count:  # noqa: ASYNC110  what sockets brought
-            await asyncio.sleep(0.01)
+    await until(lambda: client.received.count(b": waiting\n\n") >= count)
 
 
 async def test_a_waiting_stream_gets_comments_until_its_first_event(

@@ -6,7 +6,7 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import openai
 import pytest
@@ -22,12 +22,14 @@ from kvmesh.transport.http.wire.deadlines import DeadlineWheel
 from tests.conftest import Eventually
 from tests.integration.http.peers import (
     Client,
+    Die,
     Front,
     Turn,
     Upstream,
     answer,
     chunked,
     living,
+    sends,
 )
 from tests.integration.http.proxied import Proxy
 from tests.integration.support.live_router import ended
@@ -43,14 +45,6 @@ STREAM = chunked(*EVENTS)
 JSON = answer(b'{"some":"json"}', b"Content-Type: application/json")
 
 
-@pytest.fixture
-async def proxy(fronts: Front, upstream: Upstream) -> AsyncIterator[Proxy]:
-    made = Proxy(upstream)
-    await made.start(fronts)
-    yield made
-    await made.pool.close()
-
-
 def events_in(body: bytes) -> list[bytes]:
     """Return the events of a stream, which must be whole."""
     assert body == b"" or body.endswith(b"\n\n")
@@ -59,9 +53,8 @@ def events_in(body: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("die", [Turn.close, Turn.reset])
 async def test_a_worker_may_die_at_any_byte_of_its_stream(
-    die: object, proxy: Proxy, upstream: Upstream, fronts: Front
+    die: Die, proxy: Proxy, upstream: Upstream, fronts: Front
 ) -> None:
-    assert callable(die)
     head = STREAM.index(b"\r\n\r\n") + 4
     first_event = STREAM.index(EVENTS[0]) + len(EVENTS[0]) - head
 
@@ -98,17 +91,11 @@ async def test_a_worker_may_die_at_any_byte_of_its_stream(
 
 @pytest.mark.parametrize("die", [Turn.close, Turn.reset])
 async def test_a_stream_that_said_done_is_whole_though_its_worker_dies(
-    die: object, proxy: Proxy, upstream: Upstream, fronts: Front
+    die: Die, proxy: Proxy, upstream: Upstream, fronts: Front
 ) -> None:
-    assert callable(die)
     whole = chunked(*EVENTS, b"data: [DONE]\n\n")
 
-    async def script(turn: Turn) -> None:
-        turn.send(whole.removesuffix(b"0\r\n\r\n"))
-        await asyncio.sleep(0.05)
-        die(turn)
-
-    upstream.script = script
+    upstream.script = sends(whole.removesuffix(b"0\r\n\r\n"), then=die)
     plan = proxy.plan()
     client = await fronts.connect(proxy.server)
     got = await client.ask(POST)
@@ -180,12 +167,7 @@ async def test_a_long_plain_answer_that_breaks_is_cut_visibly(
 ) -> None:
     body = b"x" * (MAX_KEPT_BYTES + 1000)
 
-    async def script(turn: Turn) -> None:
-        turn.send(answer(body)[:-10])
-        await asyncio.sleep(0.01)
-        turn.close()
-
-    upstream.script = script
+    upstream.script = sends(answer(body)[:-10], then=Turn.close)
     plan = proxy.plan()
     client = await fronts.connect(proxy.server)
     got = await client.ask(POST)
@@ -299,11 +281,9 @@ async def test_a_client_that_ends_its_requests_gets_the_workers_stream(
 async def test_an_unasked_for_change_of_protocol_is_no_answer(
     upgrade: bytes, proxy: Proxy, upstream: Upstream, fronts: Front
 ) -> None:
-    async def script(turn: Turn) -> None:
-        turn.send(b"HTTP/1.1 101 Switching Protocols\r\n" + upgrade + b"\r\n")
-        await turn.gone()
-
-    upstream.script = script
+    upstream.script = sends(
+        b"HTTP/1.1 101 Switching Protocols\r\n" + upgrade + b"\r\n", then=Turn.gone
+    )
     plan = proxy.plan()
     client = await fronts.connect(proxy.server)
 
@@ -409,12 +389,9 @@ async def test_the_turn_that_sees_a_client_leave_closes_the_upstream_connection(
 async def test_an_overlong_event_that_is_cut_is_closed_before_the_error(
     proxy: Proxy, upstream: Upstream, fronts: Front
 ) -> None:
-    async def script(turn: Turn) -> None:
-        turn.send(chunked(b"data: " + b"x" * (MAX_HELD_BYTES + 10), end=False))
-        await asyncio.sleep(0.05)
-        turn.close()
-
-    upstream.script = script
+    upstream.script = sends(
+        chunked(b"data: " + b"x" * (MAX_HELD_BYTES + 10), end=False), then=Turn.close
+    )
     client = await fronts.connect(proxy.server)
 
     got = await client.ask(POST)
@@ -427,12 +404,7 @@ async def test_an_overlong_event_that_is_cut_is_closed_before_the_error(
 async def test_http_1_0_gets_the_error_event_and_the_close(
     proxy: Proxy, upstream: Upstream, fronts: Front
 ) -> None:
-    async def script(turn: Turn) -> None:
-        turn.send(chunked(EVENTS[0], end=False))
-        await asyncio.sleep(0.01)
-        turn.close()
-
-    upstream.script = script
+    upstream.script = sends(chunked(EVENTS[0], end=False), then=Turn.close)
     client = await fronts.connect(proxy.server)
     client.send(b"POST / HTTP/1.0\r\nContent-Length: 0\r\n\r\n")
 
@@ -512,10 +484,7 @@ async def test_a_thousand_streams_pass_at_once(
 async def test_a_forwarded_exchange_leaves_no_garbage(
     proxy: Proxy, upstream: Upstream, fronts: Front
 ) -> None:
-    async def script(turn: Turn) -> None:
-        turn.send(STREAM)
-
-    upstream.script = script
+    upstream.script = sends(STREAM)
     client = await fronts.connect(proxy.server)
     await client.ask(POST)
     gc.collect()
@@ -632,11 +601,7 @@ async def test_a_restarted_worker_is_reached_again(proxy: Proxy, fronts: Front) 
 
 
 async def test_the_client_class_of_the_tests_sees_a_cut(upstream: Upstream) -> None:
-    async def script(turn: Turn) -> None:
-        turn.send(STREAM[:-3])
-        turn.close()
-
-    upstream.script = script
+    upstream.script = sends(STREAM[:-3], then=Turn.close)
     client = await Client.connect(upstream.port)
 
     assert not (await client.ask(POST)).whole

@@ -197,9 +197,8 @@ async def test_misuse_is_told_to_the_programmer(fronts: Front, desk: Desk) -> No
 
 @pytest.mark.parametrize("leave", [Client.close, Client.reset])
 async def test_a_client_that_leaves_is_noticed_once(
-    leave: object, fronts: Front, desk: Desk, eventually: Eventually
+    leave: Callable[[Client], None], fronts: Front, desk: Desk, eventually: Eventually
 ) -> None:
-    assert callable(leave)
     client = await ask(fronts, await fronts.serve(desk.take), desk)
     (exchange,) = desk.open
 

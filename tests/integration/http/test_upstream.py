@@ -23,7 +23,7 @@ from kvmesh.transport.http.upstream.client import (
 from kvmesh.transport.http.upstream.response_head import ResponseHead
 from kvmesh.transport.http.wire.headers import Headers
 from tests.conftest import Eventually
-from tests.integration.http.peers import Turn, Upstream, answer, chunked, living
+from tests.integration.http.peers import Die, Turn, Upstream, answer, chunked, living, sends
 
 pytestmark = pytest.mark.integration
 
@@ -133,10 +133,7 @@ def failure_of(sink: Sink) -> tuple[str, str]:
 async def test_a_request_arrives_as_sent_and_its_response_as_answered(
     pools: Pool, upstream: Upstream
 ) -> None:
-    async def script(turn: Turn) -> None:
-        turn.send(answer(b"hello", b"X-Thing: 1", b"X-Thing: 2", status=b"201 Created"))
-
-    upstream.script = script
+    upstream.script = sends(answer(b"hello", b"X-Thing: 1", b"X-Thing: 2", status=b"201 Created"))
     sink = await pools.ask(upstream.origin, body=b"question")
 
     assert (sink.status, sink.body, sink.calls) == (201, b"hello", ["head", "body", "end"])
@@ -252,11 +249,7 @@ async def test_an_idle_connection_is_closed_before_the_engine_does(
 async def test_a_connection_closed_while_idle_is_not_used(
     pools: Pool, upstream: Upstream, eventually: Eventually
 ) -> None:
-    async def script(turn: Turn) -> None:
-        turn.send(answer(b"bye"))
-        turn.close()
-
-    upstream.script = script
+    upstream.script = sends(answer(b"bye"), then=Turn.close)
     await pools.ask(upstream.origin)
     await eventually(lambda: pools.pool.statistics().open_connections == 0)
 
@@ -276,10 +269,8 @@ async def test_bytes_on_an_idle_connection_close_it(
 
 @pytest.mark.parametrize("die", [Turn.close, Turn.reset])
 async def test_a_pooled_connection_that_dies_unanswered_is_replaced_once(
-    die: object, pools: Pool, upstream: Upstream
+    die: Die, pools: Pool, upstream: Upstream
 ) -> None:
-    assert callable(die)
-
     async def script(turn: Turn) -> None:
         if len(upstream.turns) == 2:
             die(turn)
@@ -298,10 +289,7 @@ async def test_a_pooled_connection_that_dies_unanswered_is_replaced_once(
 async def test_a_fresh_connection_that_dies_is_not_replaced(
     pools: Pool, upstream: Upstream
 ) -> None:
-    async def script(turn: Turn) -> None:
-        turn.reset()
-
-    upstream.script = script
+    upstream.script = sends(then=Turn.reset)
 
     sink = await pools.ask(upstream.origin)
 
@@ -418,10 +406,7 @@ async def test_a_request_whose_connection_is_not_open_yet_takes_one_given_back(
 async def test_an_upstream_silent_from_the_start_times_out(pools: Pool, upstream: Upstream) -> None:
     pools.options(UpstreamOptions(first_byte_timeout_s=0.4))
 
-    async def script(turn: Turn) -> None:
-        await turn.gone()
-
-    upstream.script = script
+    upstream.script = Turn.gone
 
     assert failure_of(await pools.ask(upstream.origin)) == ("after_send", "timeout")
 
@@ -512,16 +497,9 @@ async def test_chunks_pass_as_what_looks_at_them_has_changed_them(
 )
 @pytest.mark.parametrize("die", [Turn.close, Turn.reset])
 async def test_a_truncated_response_is_a_failure_never_an_end(
-    cut: bytes, die: object, pools: Pool, upstream: Upstream
+    cut: bytes, die: Die, pools: Pool, upstream: Upstream
 ) -> None:
-    assert callable(die)
-
-    async def script(turn: Turn) -> None:
-        turn.send(cut)
-        await asyncio.sleep(0.01)
-        die(turn)
-
-    upstream.script = script
+    upstream.script = sends(cut, then=die)
 
     assert failure_of(await pools.ask(upstream.origin)) == ("mid_response", "truncated")
 
@@ -555,11 +533,7 @@ async def test_a_response_until_close_ends_with_a_fin_and_not_with_a_reset(
 async def test_a_malformed_response_is_a_failure(
     data: bytes, pools: Pool, upstream: Upstream
 ) -> None:
-    async def script(turn: Turn) -> None:
-        turn.send(data)
-        await turn.gone()
-
-    upstream.script = script
+    upstream.script = sends(data, then=Turn.gone)
 
     assert failure_of(await pools.ask(upstream.origin)) == ("mid_response", "malformed")
 
@@ -603,10 +577,7 @@ async def test_a_head_alone_is_told_without_a_body(pools: Pool, upstream: Upstre
 async def test_an_answer_to_head_has_no_body_and_ends_the_connection(
     pools: Pool, upstream: Upstream
 ) -> None:
-    async def script(turn: Turn) -> None:
-        turn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
-
-    upstream.script = script
+    upstream.script = sends(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
     sinks = [await pools.ask(upstream.origin, method="HEAD") for _ in range(2)]
 
     assert [sink.calls[-1] for sink in sinks] == ["end", "end"]
@@ -754,10 +725,7 @@ async def test_a_request_that_waits_too_long_for_a_connection_fails(
 ) -> None:
     pools.options(UpstreamOptions(max_connections=1, connect_timeout_s=0.2))
 
-    async def script(turn: Turn) -> None:
-        await turn.gone()
-
-    upstream.script = script
+    upstream.script = Turn.gone
     _, running = pools.send(upstream.origin)
 
     assert failure_of(await pools.ask(upstream.origin)) == ("before_send", "busy")
@@ -784,10 +752,7 @@ async def test_https_upstreams_are_verified(pools: Pool) -> None:
 async def test_a_closed_pool_fails_what_runs_and_frees_everything(
     pools: Pool, upstream: Upstream, eventually: Eventually
 ) -> None:
-    async def script(turn: Turn) -> None:
-        await turn.gone()
-
-    upstream.script = script
+    upstream.script = Turn.gone
     running, _ = pools.send(upstream.origin)
     await eventually(lambda: upstream.turns)
     connecting, _ = pools.send(upstream.origin)
@@ -810,10 +775,7 @@ async def test_what_is_no_origin_or_no_header_is_told_at_once(pools: Pool) -> No
 
 
 async def test_requests_leave_no_garbage_for_the_collector(pools: Pool, upstream: Upstream) -> None:
-    async def script(turn: Turn) -> None:
-        turn.send(chunked(b"data: 1\n\n", b"data: [DONE]\n\n"))
-
-    upstream.script = script
+    upstream.script = sends(chunked(b"data: 1\n\n", b"data: [DONE]\n\n"))
     await pools.ask(upstream.origin)
     gc.collect()
     gc.disable()

@@ -20,8 +20,9 @@ from kvmesh.settings.roles import RouterSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.kube import api_server
 from tests.integration.kube.api_server import objective, pod, pool
-from tests.integration.picker.asking import Gateway, RefusedError, chat, serve, until
+from tests.integration.picker.asking import Gateway, RefusedError, chat, serve
 from tests.integration.support import live_router
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 

@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -257,73 +258,79 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
 async def test_what_is_no_event_costs_a_list_and_nothing_else(
-    followed: tuple[ApiServer, PoolWatch], lie: str
+    followed: tuple[ApiServer, PoolWatch],
 ) -> None:
     server, watch = followed
     await server.put(POOLS, pool())
     await server.put(PODS, pod("vllm-0", "10.0.0.1"))
     await when(watch, lambda: len(addresses(watch)) == 1)
 
-    await server.reported(LIES[lie])
-    await server.put(PODS, pod("vllm-1", "10.0.0.2"))
+    for number, lie in enumerate(LIES.values(), 1):
+        await server.reported(lie)
+        await server.put(PODS, pod(f"vllm-{number}", f"10.0.1.{number}"))
+        await when(watch, partial(has, watch, 1 + number))
 
-    await when(watch, lambda: len(addresses(watch)) == 2)
+
+WRONG_PODS: list[tuple[Any, str]] = [
+    ({"status": {"podIP": "engines.example.org"}}, "no IP address"),
+    ({"status": {"podIP": "fe80::1%eth0"}}, "zone"),
+    ({"status": {"podIP": "10.0.0.1"}}, "is that of pod vllm-0, too"),
+    ({"status": 7}, "Pod vllm-1"),
+    ({"status": {"conditions": [{"type": "Ready"}]}}, "Pod vllm-1"),
+]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"status": {"podIP": "engines.example.org"}}, "no IP address"),
-        ({"status": {"podIP": "fe80::1%eth0"}}, "zone"),
-        ({"status": {"podIP": "10.0.0.1"}}, "is that of pod vllm-0, too"),
-        ({"status": 7}, "Pod vllm-1"),
-        ({"status": {"conditions": [{"type": "Ready"}]}}, "Pod vllm-1"),
-    ],
-)
 async def test_a_pod_that_cannot_be_is_named_and_the_others_stay(
-    followed: tuple[ApiServer, PoolWatch], wrong: dict[str, object], said: str
+    followed: tuple[ApiServer, PoolWatch],
 ) -> None:
     server, watch = followed
     await server.put(POOLS, pool())
     await server.put(PODS, pod("vllm-0", "10.0.0.1"))
     liar = pod("vllm-1", "10.0.0.2")
-    if isinstance(wrong["status"], dict):
-        wrong = {"status": {**liar["status"], **wrong["status"]}}
+    for wrong, said in WRONG_PODS:
+        status = wrong["status"]
+        whole = {**liar["status"], **status} if isinstance(status, dict) else status
 
-    await server.put(PODS, {**liar, **wrong})
+        await server.put(PODS, {**liar, "status": whole})
 
-    await when(watch, lambda: any(said in line for line in watch.warnings()))
-    await when(watch, lambda: addresses(watch) == ["10.0.0.1:8000"])
-    await server.put(PODS, liar)
-    await when(watch, lambda: len(addresses(watch)) == 2 and watch.warnings() == ())
+        await when(watch, partial(is_warned, watch, said))
+        await when(watch, lambda: addresses(watch) == ["10.0.0.1:8000"])
+        await server.put(PODS, liar)
+        await when(watch, lambda: len(addresses(watch)) == 2 and watch.warnings() == ())
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"targetPorts": [{"number": 10**25}]},
-        {"targetPorts": [{"number": 0}]},
-        {"targetPorts": []},
-        {"selector": {"matchLabels": {}}},
-        {"selector": {"matchLabels": {"app": 7}}},
-        {"selector": {"matchLabels": {"app": "vllm,tier!=free"}}},
-        {"appProtocol": "gopher"},
-    ],
-)
+def has(watch: PoolWatch, count: int) -> bool:
+    return len(addresses(watch)) == count
+
+
+def is_warned(watch: PoolWatch, words: str) -> bool:
+    return any(words in line for line in watch.warnings())
+
+
+WRONG_POOLS: list[dict[str, Any]] = [
+    {"targetPorts": [{"number": 10**25}]},
+    {"targetPorts": [{"number": 0}]},
+    {"targetPorts": []},
+    {"selector": {"matchLabels": {}}},
+    {"selector": {"matchLabels": {"app": 7}}},
+    {"selector": {"matchLabels": {"app": "vllm,tier!=free"}}},
+    {"appProtocol": "gopher"},
+]
+
+
 async def test_a_pool_that_cannot_be_has_no_endpoints_and_says_why(
-    followed: tuple[ApiServer, PoolWatch], spec: dict[str, Any]
+    followed: tuple[ApiServer, PoolWatch],
 ) -> None:
     server, watch = followed
     await server.put(PODS, pod("vllm-0", "10.0.0.1"))
+    for spec in WRONG_POOLS:
+        await server.put(POOLS, pool(**spec))
 
-    await server.put(POOLS, pool(**spec))
-
-    await when(watch, lambda: "InferencePool chat: " in watch.why_not())
-    assert watch.found.endpoints == ()
-    await server.put(POOLS, pool())
-    await when(watch, lambda: addresses(watch) == ["10.0.0.1:8000"])
+        await when(watch, lambda: "InferencePool chat: " in watch.why_not())
+        assert watch.found.endpoints == ()
+        await server.put(POOLS, pool())
+        await when(watch, lambda: addresses(watch) == ["10.0.0.1:8000"])
 
 
 async def test_lists_come_in_pages(followed: tuple[ApiServer, PoolWatch]) -> None:

@@ -1,6 +1,5 @@
 """Routers of an InferencePool: its pods as workers, and a mesh narrowed to it."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,12 +11,13 @@ import pytest
 from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.errors import ConfigError
 from kvmesh.settings.features import PoolSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.chaos.process import fixed_ports
 from tests.integration.kube import api_server
 from tests.integration.kube.api_server import ApiServer, pod, pool
 from tests.integration.support import live_router
+from tests.integration.support.live_router import mockers
 from tests.integration.support.small_mesh import SmallMesh, answer_with, running
+from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
 
@@ -28,29 +28,15 @@ PROMPT = {"model": "mock", "max_tokens": 1, "prompt": "hello"}
 
 @contextlib.asynccontextmanager
 async def engines() -> AsyncIterator[list[int]]:
-    made = [
-        Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant"))
-        for _ in range(2)
-    ]
-    for one in made:
-        await one.start()
-    try:
+    async with mockers(2) as made:
         yield [int(one.url.rpartition(":")[2]) for one in made]
-    finally:
-        for one in made:
-            await one.stop()
 
 
 async def status_when(
     client: httpx.AsyncClient, good: Callable[[dict[str, Any]], bool], url: str = ""
 ) -> dict[str, Any]:
-    deadline = asyncio.get_running_loop().time() + 60.0
-    while True:
-        status: dict[str, Any] = (await client.get(f"{url}/v1/status")).json()
-        if good(status):
-            return status
-        assert asyncio.get_running_loop().time() < deadline, status
-        await asyncio.sleep(0.05)
+    status: dict[str, Any] = await seen(client, f"{url}/v1/status", good)
+    return status
 
 
 def usable(status: dict[str, Any]) -> set[str]:
@@ -70,10 +56,7 @@ async def test_ready_pods_are_the_workers_of_a_router_alone(api: ApiServer) -> N
         await api.put(PODS, active("vllm-0", first))
         await api.put(PODS, active("vllm-1", second, ready=False))
         names = (f"vllm-0-{first}", f"vllm-1-{second}")
-        async with (
-            live_router.router([], pool=POOL) as url,
-            httpx.AsyncClient(base_url=url, timeout=60) as client,
-        ):
+        async with live_router.client_of(live_router.router([], pool=POOL)) as client:
             await status_when(client, lambda status: usable(status) == {names[0]})
             answer = await client.post("/v1/completions", json=PROMPT)
             assert answer.headers["x-kvmesh-worker"] == names[0]
@@ -105,15 +88,10 @@ async def test_a_router_whose_pool_cannot_be_read_is_not_ready_and_says_why(
 ) -> None:
     api.refusals[POOLS] = (403, "inferencepools is forbidden")
 
-    async with (
-        live_router.router([], pool=POOL, path="/health") as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with live_router.client_of(live_router.router([], pool=POOL, path="/health")) as client:
         path = "/ready?workers=any"
+        await seen(client, path, lambda page: "403" in str(page))
         ready = await client.get(path)
-        while "403" not in ready.text:
-            await asyncio.sleep(0.02)
-            ready = await client.get(path)
 
     assert ready.status_code == 503
     assert "InferencePool llm/chat: " in ready.json()["reason"]
@@ -210,9 +188,6 @@ async def test_pods_are_workers_of_siblings_that_tell_each_other(
                 found: int = reported.json()["overlap_blocks"]
                 return found
 
-            deadline = asyncio.get_running_loop().time() + 30.0
-            while not await cached():
-                assert asyncio.get_running_loop().time() < deadline, "the sibling was not told"
-                await asyncio.sleep(0.05)
+            await until(cached, what="the sibling is told")
     finally:
         await server.stop()

@@ -1,6 +1,5 @@
 """Replicas that nobody told the block size of the engines."""
 
-import asyncio
 import contextlib
 
 import httpx
@@ -11,6 +10,7 @@ from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.settings.roles import NatsSettings
 from kvmesh_lab.mocker.command import MockerOptions
 from tests.integration.support.live_router import engine, mocker_options, replica, sidecar
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -27,18 +27,17 @@ async def sees_all_that_is_cached(client: httpx.AsyncClient, size: int = SIZE) -
     """Chat until the overlap that is foreseen, from events, is what the engine reuses."""
     message = {"role": "user", "content": PREFIX}
     body = {"model": "mock", "max_tokens": 4, "messages": [message]}
-    async with asyncio.timeout(WITHIN_S):
-        while True:
-            answer = await client.post("/v1/chat/completions", json=body)
-            if answer.status_code != 200:
-                # The engine restarts.
-                await asyncio.sleep(0.02)
-                continue
-            details = answer.json()["usage"]["prompt_tokens_details"] or {}
-            foreseen = int(answer.headers["x-kvmesh-overlap-blocks"])
-            if foreseen * size == details.get("cached_tokens", 0) > 800:
-                assert answer.headers["x-kvmesh-trust"] == "exact"
-                return
+
+    async def is_foreseen() -> bool:
+        answer = await client.post("/v1/chat/completions", json=body)
+        if answer.status_code != 200:
+            return False  # the engine restarts
+        details = answer.json()["usage"]["prompt_tokens_details"] or {}
+        foreseen = int(answer.headers["x-kvmesh-overlap-blocks"])
+        exact = answer.headers["x-kvmesh-trust"] == "exact"
+        return exact and foreseen * size == details.get("cached_tokens", 0) > 800
+
+    await until(is_foreseen)
 
 
 async def told_size(client: httpx.AsyncClient) -> tuple[int, str]:

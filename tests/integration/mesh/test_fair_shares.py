@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -13,9 +14,11 @@ import pytest
 from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.core.admission.locality import largest_gap
 from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.chaos.process import MeshProcess, fixed_ports
-from tests.integration.support.small_mesh import answer_with, door
+from kvmesh_lab.mocker.command import Mocker
+from tests.chaos.process import MeshProcess
+from tests.integration.support.live_router import mockers
+from tests.integration.support.small_mesh import answer_with, router_processes
+from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
 
@@ -65,28 +68,14 @@ class Tenant:
 
 
 async def knows_siblings(client: httpx.AsyncClient, replica: MeshProcess) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            status = (await client.get(f"{replica.url}/v1/status")).json()
-            if len(status["mesh"]["peers"]) == 2:
-                return
-            await asyncio.sleep(0.05)
+    await seen(client, f"{replica.url}/v1/status", lambda status: len(status["mesh"]["peers"]) == 2)
 
 
 @pytest.fixture
 async def engine() -> AsyncIterator[Mocker]:
-    options = MockerOptions(
-        port=0,
-        kv_events_port=0,
-        replay_port=0,
-        max_num_batched_tokens=320,
-        max_num_seqs=8,
-        speedup_ratio=2.0,
-    )
-    engine = Mocker(options)
-    await engine.start()
-    yield engine
-    await engine.stop()
+    slow: dict[str, Any] = {"max_num_batched_tokens": 320, "max_num_seqs": 8, "speedup_ratio": 2.0}
+    async with mockers(timing_profile="dynamo", **slow) as (engine,):
+        yield engine
 
 
 @pytest.fixture
@@ -96,20 +85,8 @@ async def replicas(
     flags = [f"--worker=w0={engine.url}", "--no-kv-events", "--nats-url", nats_server.url]
     flags += ["--namespace", namespace, "--max-backlog-ms", "10", "--queue-policy", "locality"]
     flags += ["--quantum-tokens", str(QUANTUM)]
-    processes = [
-        MeshProcess(
-            f"r{number}",
-            f"http://127.0.0.1:{port}",
-            ("router", "--router-id", f"r{number}", *door(port), *flags),
-            tmp_path / f"r{number}.log",
-        )
-        for number, port in enumerate(fixed_ports(3))
-    ]
-    for process in processes:
-        process.start()
-    yield processes
-    for process in processes:
-        process.kill()
+    with router_processes(3, tmp_path, *flags) as processes:
+        yield processes
 
 
 async def test_a_tenant_at_one_replica_gets_its_share_though_another_asks_at_three(

@@ -1,6 +1,5 @@
 """Engines of hybrid models: what is predicted of them is what they reuse, in a mesh and alone."""
 
-import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,7 +11,15 @@ import pytest
 from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.settings.roles import CostSettings, NatsSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import engine, mocker_options, replica, router, sidecar
+from tests.integration.support.live_router import (
+    client_of,
+    engine,
+    mocker_options,
+    replica,
+    router,
+    sidecar,
+)
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -62,12 +69,6 @@ async def compare(
     raise AssertionError
 
 
-async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(WITHIN_S):
-        while not await check():  # noqa: ASYNC110  over HTTP
-            await asyncio.sleep(0.01)
-
-
 def all_told(clients: list[httpx.AsyncClient], mocker: Mocker) -> Settle:
     """Wait until replicas hold what the engine does: nothing was evicted, a batch is read whole."""
 
@@ -79,7 +80,7 @@ def all_told(clients: list[httpx.AsyncClient], mocker: Mocker) -> Settle:
 
     async def settle() -> None:
         for client in clients:
-            await eventually(lambda client=client: reported(client))  # type: ignore[misc]
+            await until(lambda client=client: reported(client))  # type: ignore[misc]
 
     return settle
 
@@ -109,10 +110,7 @@ async def test_a_router_alone_foresees_it_under_eviction(groups: dict[str, int])
         publisher = mocker.ranks[0].publisher
         assert publisher
         settings: dict[str, Any] = {"kv_events": True, "cost": CostSettings(predict_ttl_s=0.0)}
-        async with (
-            router([mocker.url], **settings) as url,
-            httpx.AsyncClient(base_url=url, timeout=60) as client,
-        ):
+        async with client_of(router([mocker.url], **settings)) as client:
 
             async def read_all() -> bool:
                 status = (await client.get("/v1/status")).json()
@@ -120,7 +118,7 @@ async def test_a_router_alone_foresees_it_under_eviction(groups: dict[str, int])
                 exact = [one["trust"] for one in status["workers"]] == ["exact"]
                 return exact and source["events"]["batches"] == publisher.next_seq
 
-            made = await compare([client], 40, lambda: eventually(read_all))
+            made = await compare([client], 40, lambda: until(read_all))
 
     predicted, reused = zip(*made, strict=True)
     assert predicted == reused

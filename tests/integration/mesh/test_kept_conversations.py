@@ -23,6 +23,7 @@ from tests.integration.support.two_stage_mesh import (
     kept,
     two_stage_mesh,
 )
+from tests.integration.support.waiting import until_ready
 
 pytestmark = pytest.mark.integration
 
@@ -122,7 +123,7 @@ async def test_a_killed_meta_router_knows_its_conversations_when_it_is_back(
             await asyncio.sleep(0.1)  # longer than homes wait to be told
             process.kill()
             process.start()
-            await wait_ready(front)
+            await until_ready(front)
             second = []
             for chat, turn in zip(chats, first, strict=True):
                 chat += [
@@ -164,14 +165,3 @@ async def many_chats(fronts: Sequence[httpx.AsyncClient], name: str) -> Kept:
             return await converse(fronts, f"{name} {number} of many")
 
     return kept([*chats, *await asyncio.gather(*map(one, range(160)))])
-
-
-async def wait_ready(front: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                if (await front.get("/ready")).status_code == 200:
-                    return
-            except httpx.HTTPError:
-                pass
-            await asyncio.sleep(0.02)

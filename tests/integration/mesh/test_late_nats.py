@@ -1,7 +1,6 @@
 """Processes that start before their NATS server: they wait for it, say so, and then serve."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import httpx
@@ -11,6 +10,7 @@ from kvmesh.app.ops.nats.server import NatsServer
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.integration.nats.cluster import NatsCluster
 from tests.integration.support.small_mesh import WITHIN_S, SmallMesh, answer_with, running
+from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
 
@@ -31,9 +31,7 @@ async def test_a_mesh_that_starts_before_its_server_waits_for_it_and_serves(
             url = f"{place.url}/v1/completions"
             held.append(asyncio.create_task(client.post(url, json=prompt, timeout=WITHIN_S)))
         await answer_with(client, mesh.engine, "/health", 200)
-        while "waiting for NATS" not in mesh.said(mesh.sidecar):
-            assert mesh.sidecar.alive, mesh.sidecar.last_words()
-            await asyncio.sleep(0.05)
+        await until(lambda: "waiting for NATS" in mesh.said(mesh.sidecar))
         assert not any(one.done() for one in held)
 
         await server.start()
@@ -65,8 +63,7 @@ async def test_a_router_of_named_workers_serves_while_it_waits_for_its_siblings(
 
         await server.start()
         try:
-            while "warnings" in (await client.get(f"{mesh.sharing.url}/ready")).json():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+            await seen(client, f"{mesh.sharing.url}/ready", lambda page: "warnings" not in page)
         finally:
             await server.stop()
 
@@ -94,10 +91,8 @@ async def test_a_router_waits_for_a_cluster_that_has_no_leader_yet(tmp_path: Pat
 async def test_sigterm_ends_a_process_that_waits(tmp_path: Path, role: str) -> None:
     mesh = SmallMesh(tmp_path, f"nats://127.0.0.1:{fixed_ports(1)[0]}")
     process: MeshProcess = getattr(mesh, role)
-    async with running(mesh.engine, process):
-        while "waiting for NATS" not in mesh.said(process):
-            assert process.alive, process.last_words()
-            await asyncio.sleep(0.05)
+    async with running(*([mesh.engine] if role == "sidecar" else []), process):
+        await until(lambda: "waiting for NATS" in mesh.said(process) or not process.alive)
 
         process.stop()
 
@@ -113,10 +108,7 @@ async def test_a_refused_login_ends_a_process_at_once(tmp_path: Path, role: str)
         mesh = SmallMesh(tmp_path, server.url)
         process: MeshProcess = getattr(mesh, role)
         async with running(process):
-            deadline_s = time.monotonic() + WITHIN_S
-            while process.alive and time.monotonic() < deadline_s:  # noqa: ASYNC110  its own end
-                await asyncio.sleep(0.05)
-
+            await until(lambda: not process.alive, WITHIN_S)
             assert process.returncode == 2, process.last_words()
             assert "authorization" in process.last_words().lower()
     finally:

@@ -1,10 +1,8 @@
 """Logs of a real mesh, searched with the commands that the field's guides give."""
 
-import asyncio
 import json
 import re
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +12,8 @@ import pytest
 
 from kvmesh.app.ops.nats.server import NatsServer
 from tests.chaos.process import MeshProcess, fixed_ports
-from tests.integration.support.small_mesh import WITHIN_S, answer_with, door, running
+from tests.integration.support.small_mesh import answer_with, door, running
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -62,16 +61,6 @@ class LoggingMesh:
         command = ("grep", "-aE", expression, str(self._folder / f"{process.name}.log"))
         found = subprocess.run(command, check=False, capture_output=True, text=True)
         return found.stdout.splitlines()
-
-
-async def until(find: Callable[[], list[str]], what: str) -> list[str]:
-    """Wait for lines."""
-    deadline_s = time.monotonic() + WITHIN_S
-    while time.monotonic() < deadline_s:
-        if found := find():
-            return found
-        await asyncio.sleep(0.05)
-    pytest.fail(f"no line: {what}")
 
 
 def at(level: str, lines: list[str]) -> list[str]:
@@ -128,14 +117,14 @@ async def look_into_a_routers_log(mesh: LoggingMesh, router: MeshProcess) -> Non
     def usual(expression: str) -> Callable[[], list[str]]:
         return lambda: at("info", mesh.grep(router, expression))
 
-    await until(usual(ROUTING), "routing at info")
-    await until(usual(CREATED), "KV blocks at info")
+    await until(usual(ROUTING), what="routing at info")
+    await until(usual(CREATED), what="KV blocks at info")
     assert any("hit_rate" in line for line in usual(CACHE)())
 
 
 async def look_into_a_sidecars_log(mesh: LoggingMesh, sidecar: MeshProcess) -> None:
-    await until(lambda: at("debug", mesh.grep(sidecar, CREATED)), "KV blocks of each batch")
-    await until(lambda: at("info", mesh.grep(sidecar, CREATED)), "KV blocks at info")
+    await until(lambda: at("debug", mesh.grep(sidecar, CREATED)), what="KV blocks of each batch")
+    await until(lambda: at("info", mesh.grep(sidecar, CREATED)), what="KV blocks at info")
     (line, *_) = [one for one in at("info", mesh.grep(sidecar, CACHE)) if "hit_rate" in one]
     for field in ("cache_usage", "hit_tokens", "miss_tokens", "kv_blocks_created"):
         assert field in line

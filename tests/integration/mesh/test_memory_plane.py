@@ -5,7 +5,6 @@ Nothing but the wiring is told of it: whoever writes another journal changes as 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from kvmesh.actors.messages import Drain, Status, TakeSnapshot
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.meta.command import MetaServer
-from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.blocks.events import WorkerId
@@ -30,7 +28,7 @@ from kvmesh.testing.memory.server import MemoryServer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
 from tests.integration.support.gated_engine import gated_engine
-from tests.integration.support.live_router import free_port, serve_from_memory, serving
+from tests.integration.support.live_router import free_port, running, serve_from_memory, serving
 
 pytestmark = pytest.mark.integration
 
@@ -54,15 +52,6 @@ def replica(name: str, port: int) -> RouterServer:
             nats=NATS,
         )
     )
-
-
-@contextlib.asynccontextmanager
-async def running(serve: Callable[[Stop], Awaitable[None]]) -> AsyncIterator[None]:
-    stop = Stop()
-    task = asyncio.ensure_future(serve(stop))
-    yield
-    stop.request()
-    await task
 
 
 async def test_a_mesh_works_over_any_event_plane(

@@ -22,8 +22,9 @@ from tests.integration.support.failing_engine import (
     never_answer,
 )
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
-from tests.integration.support.live_router import chat, free_port, meta_router, router
+from tests.integration.support.live_router import chat, client_of, free_port, meta_router, router
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -79,10 +80,7 @@ async def test_a_client_that_follows_redirects_is_sent_to_its_replica(buckets: l
 
 
 async def test_nobody_is_redirected_where_that_is_off(buckets: list[str]) -> None:
-    async with (
-        meta_router(buckets) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(meta_router(buckets)) as client:
         answer = await client.post(
             "/v1/chat/completions", json=body(), headers={"x-kvmesh-redirect": "yes"}
         )
@@ -92,10 +90,7 @@ async def test_nobody_is_redirected_where_that_is_off(buckets: list[str]) -> Non
 
 async def test_rules_go_by_header_model_length_prefix_and_family(buckets: list[str]) -> None:
     family_text = "You are the assistant of a bank. " * 20
-    async with (
-        meta_router(buckets) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(meta_router(buckets)) as client:
         seen = (await client.post("/v1/bucket", json=body(family_text + "first"))).json()
         other = (await client.post("/v1/bucket", json=body(family_text + "second"))).json()
     rules = (
@@ -106,10 +101,7 @@ async def test_rules_go_by_header_model_length_prefix_and_family(buckets: list[s
         f"bucket=code,family={seen['family']}",
         "bucket=chat,max-chars=4999",
     )
-    async with (
-        meta_router(buckets, rule=rules) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(meta_router(buckets, rule=rules)) as client:
 
         async def bucket(text: str, model: str = "mock", **headers: str) -> str:
             answer = await client.post(
@@ -151,10 +143,7 @@ async def test_a_file_chooses_the_bucket_where_a_conversation_begins(
 ) -> None:
     path = tmp_path / "mine.py"
     path.write_text(FORMULA)
-    async with (
-        meta_router(buckets, kv_cost=f"{path}:mine") as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(meta_router(buckets, kv_cost=f"{path}:mine")) as client:
         ask = "/v1/chat/completions"
         short = [await client.post(ask, json=body(f"{n} Hello")) for n in range(4)]
         named = await client.post(ask, json=body(), headers={"x-kvmesh-bucket": "code"})
@@ -171,10 +160,7 @@ async def test_a_file_chooses_the_bucket_where_a_conversation_begins(
 async def test_it_is_ready_when_a_replica_has_answered() -> None:
     ports = free_port(), free_port()
     urls = [f"chat=http://127.0.0.1:{port}" for port in ports]
-    async with (
-        meta_router(urls, path="/health") as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(meta_router(urls, path="/health")) as client:
         alone = await client.get("/ready")
         async with (
             failing_engines(1) as (engine,),
@@ -303,8 +289,7 @@ async def test_models_behind_an_engine_that_hangs_are_told_without_its_fields(
     small.cards["small"] = {"max_model_len": 4096}
     async with (
         failing_engines(1) as (hung,),
-        router([small.url, hung.url]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(router([small.url, hung.url])) as client,
     ):
         hung.lists = False
         listed = {one["id"]: one for one in (await client.get("/v1/models")).json()["data"]}
@@ -320,8 +305,7 @@ async def test_models_are_merged_over_buckets_and_requests_follow_them(
     async with (
         router([small.url], bucket="one") as one,
         router([large.url], bucket="two") as two,
-        meta_router([f"one={one}", f"two={two}"]) as front,
-        httpx.AsyncClient(base_url=front, timeout=60) as client,
+        client_of(meta_router([f"one={one}", f"two={two}"])) as client,
     ):
         listed = sorted(model["id"] for model in (await client.get("/v1/models")).json()["data"])
         found = await client.get("/v1/models/large")
@@ -342,10 +326,7 @@ async def test_a_replica_that_hangs_is_left_and_its_requests_go_to_its_sibling()
         hung.answer, hung.healthy = never_answer, False
         hung.ready = False
         listed = [f"chat={one.url}" for one in (hung, well)]
-        async with (
-            meta_router(listed) as url,
-            httpx.AsyncClient(base_url=url, timeout=30) as client,
-        ):
+        async with client_of(meta_router(listed)) as client:
             asked = (
                 client.post("/v1/chat/completions", json=body(stream=False, model="m"))
                 for _ in range(4)
@@ -359,8 +340,7 @@ async def test_a_replica_that_hangs_is_left_and_its_requests_go_to_its_sibling()
 async def test_a_request_waits_for_a_replica_that_comes_back() -> None:
     async with (
         failing_engines(1) as (replica,),
-        meta_router([f"chat={replica.url}"]) as url,
-        httpx.AsyncClient(base_url=url, timeout=30) as client,
+        client_of(meta_router([f"chat={replica.url}"])) as client,
     ):
         port = replica.server.port
         await replica.server.close()
@@ -381,10 +361,7 @@ async def test_a_workers_own_error_is_not_asked_for_again() -> None:
     async with failing_engines(2) as replicas:
         for replica in replicas:
             replica.answer = answer_status(503, (b"x-kvmesh-worker", b"w0"))
-        async with (
-            meta_router([f"chat={one.url}" for one in replicas]) as url,
-            httpx.AsyncClient(base_url=url, timeout=30) as client,
-        ):
+        async with client_of(meta_router([f"chat={one.url}" for one in replicas])) as client:
             answer = await client.post("/v1/chat/completions", json=body(stream=False, model="m"))
 
     assert answer.status_code == 503
@@ -394,10 +371,7 @@ async def test_a_workers_own_error_is_not_asked_for_again() -> None:
 async def test_a_question_goes_where_its_prompt_would_and_changes_nothing(
     buckets: list[str],
 ) -> None:
-    async with (
-        meta_router(buckets, bucket_policy="least-loaded") as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(meta_router(buckets, bucket_policy="least-loaded")) as client:
         asked = [(await client.post("/v1/route", json=body())).json() for _ in range(2)]
         sent = await client.post("/v1/chat/completions", json=body(), headers={"session-id": "1"})
         follow = body()["messages"] + [{"role": "assistant", "content": "a"}, *body()["messages"]]
@@ -440,10 +414,7 @@ async def test_alone_a_conversation_goes_by_hash_at_every_meta_router(buckets: l
 async def test_what_a_client_asks_for_in_vain_is_no_fault_of_a_replica(
     buckets: list[str], wish: dict[str, str]
 ) -> None:
-    async with (
-        meta_router(buckets) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(meta_router(buckets)) as client:
         refused = [await chat(client, "Hello", bucket="chat", **wish) for _ in range(5)]
         served = await chat(client, "Hello", bucket="chat")
         ready = (await client.get("/ready")).json()
@@ -462,15 +433,12 @@ async def test_a_request_that_was_sent_waits_for_its_replica_to_come_back() -> N
     """One replica, and it dies with the request in flight: the client has no byte of an answer."""
     async with (
         failing_engines(1) as (replica,),
-        meta_router([f"chat={replica.url}"]) as url,
-        httpx.AsyncClient(base_url=url, timeout=30) as client,
+        client_of(meta_router([f"chat={replica.url}"])) as client,
     ):
         port = replica.server.port
         replica.answer = never_answer
         waiting = [asyncio.create_task(ask(client, user=f"{number}")) for number in range(8)]
-        async with asyncio.timeout(10):
-            while len(replica.prompts) < 8:  # noqa: ASYNC110  nothing tells
-                await asyncio.sleep(0.02)
+        await until(lambda: len(replica.prompts) >= 8)
         await replica.server.close()
         replica.answer = answer_well
         await asyncio.sleep(0.5)
@@ -492,8 +460,7 @@ async def test_a_request_that_was_sent_waits_for_its_replica_to_come_back() -> N
 async def test_what_may_not_be_repeated_is_sent_once(path: str, more: dict[str, Any]) -> None:
     async with (
         failing_engines(2) as replicas,
-        meta_router([f"chat={one.url}" for one in replicas]) as url,
-        httpx.AsyncClient(base_url=url, timeout=30) as client,
+        client_of(meta_router([f"chat={one.url}" for one in replicas])) as client,
     ):
         for replica in replicas:
             replica.answer = close_unanswered
@@ -506,15 +473,12 @@ async def test_what_may_not_be_repeated_is_sent_once(path: str, more: dict[str, 
 async def test_a_replica_that_dies_is_never_a_requests_doing() -> None:
     async with (
         failing_engines(2) as replicas,
-        meta_router([f"chat={one.url}" for one in replicas]) as url,
-        httpx.AsyncClient(base_url=url, timeout=30) as client,
+        client_of(meta_router([f"chat={one.url}" for one in replicas])) as client,
     ):
         for replica in replicas:
             replica.answer = close_unanswered
         waiting = asyncio.create_task(ask(client))
-        async with asyncio.timeout(10):
-            while not all(one.prompts for one in replicas):  # noqa: ASYNC110  nothing tells
-                await asyncio.sleep(0.01)
+        await until(lambda: all(one.prompts for one in replicas))
         for replica in replicas:
             replica.answer = answer_well
 
@@ -559,8 +523,7 @@ async def test_a_request_waits_for_the_engine_of_the_only_bucket() -> None:
     async with (
         failing_engines(1) as (engine,),
         router([engine.url], bucket="chat") as replica,
-        meta_router([f"chat={replica}"], wait_for_replica_s=20.0) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(meta_router([f"chat={replica}"], wait_for_replica_s=20.0)) as client,
     ):
         port = engine.server.port
         await engine.server.close()
@@ -588,8 +551,7 @@ async def test_router_and_engine_call_a_request_what_its_client_does_and_else_th
     async with (
         failing_engines(1) as (engine,),
         router([engine.url], bucket="chat") as replica,
-        meta_router([f"chat={replica}"]) as url,
-        httpx.AsyncClient(base_url=url, timeout=30) as client,
+        client_of(meta_router([f"chat={replica}"])) as client,
     ):
         engine.answer = answer
         asked = body(model="m", stream=streamed)

@@ -21,8 +21,13 @@ from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from kvmesh_lab.mocker.model.faults import FaultOptions
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.conftest import Eventually
-from tests.integration.mesh.test_memory_plane import running
-from tests.integration.support.live_router import free_port, meta_router, serve_from_memory, serving
+from tests.integration.support.live_router import (
+    free_port,
+    meta_router,
+    running,
+    serve_from_memory,
+    serving,
+)
 from tests.integration.support.told_stream import Told, form, tell
 
 pytestmark = pytest.mark.integration
@@ -159,7 +164,7 @@ async def test_streams_leave_a_router_that_drains(
     assert left_s < LEAVE_S
 
 
-@pytest.mark.parametrize("name", ["chat", "sampled chat", "chat with tools", "chat with ids"])
+@pytest.mark.parametrize("name", ["chat", "sampled chat"])
 async def test_a_stream_survives_kill_9_of_its_router(tmp_path: Path, name: str) -> None:
     path, body = form(name, tokens=100)
     async with mocker() as engine, contextlib.AsyncExitStack() as stack:

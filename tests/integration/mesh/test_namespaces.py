@@ -1,15 +1,16 @@
 """LoRA adapters and tenants' salts: what one caches no other finds, as the engine has it."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
 
 from kvmesh.settings.roles import CostSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import client_of, router
+from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
 
@@ -65,8 +66,9 @@ async def routed() -> AsyncIterator[tuple[httpx.AsyncClient, Mocker]]:
     await engine.start()
     try:
         async with (
-            router([engine.url], kv_events=True, cost=CostSettings(predict_ttl_s=0.0)) as url,
-            httpx.AsyncClient(base_url=url, timeout=60) as client,
+            client_of(
+                router([engine.url], kv_events=True, cost=CostSettings(predict_ttl_s=0.0))
+            ) as client,
         ):
             yield client, engine
     finally:
@@ -84,13 +86,12 @@ async def ask(client: httpx.AsyncClient, model: str, **more: str) -> tuple[int, 
 
 async def events_arrived(client: httpx.AsyncClient, engine: Mocker) -> None:
     """Wait until the router knows as many blocks as the engine holds."""
-    deadline = asyncio.get_running_loop().time() + 60.0
-    while True:
-        engines = (await client.get("/v1/status")).json()["mesh"]["engines"]
-        known, held = engines["w0"]["w0"]["cache"]["visible_blocks"], engine.ranks[0].dump()
-        if known == len(held) // 8:
-            return
-        assert asyncio.get_running_loop().time() < deadline, f"{known} of {len(held) // 8} blocks"
+
+    def all_arrived(status: Any) -> bool:
+        known = status["mesh"]["engines"]["w0"]["w0"]["cache"]["visible_blocks"]
+        return bool(known == len(engine.ranks[0].dump()) // 8)
+
+    await seen(client, "/v1/status", all_arrived)
 
 
 @pytest.mark.parametrize("way", ["adapter", "salt"])

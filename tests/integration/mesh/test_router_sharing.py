@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -14,6 +14,7 @@ from kvmesh.app.worker.command import Sidecar
 from kvmesh.settings.roles import NatsSettings, WorkerSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import router_process
+from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
 
@@ -45,26 +46,15 @@ async def ask(client: httpx.AsyncClient, text: str) -> httpx.Response:
     return answer
 
 
-async def knows(router: httpx.AsyncClient, holds: Callable[[dict[str, Any]], bool]) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            if holds((await router.get("/v1/status")).json()):
-                return
-            await asyncio.sleep(0.02)
-
-
 async def found_through(sibling: httpx.AsyncClient, sent: httpx.Response) -> None:
     """Wait until `sibling` would send the prefix where it went, knowing all of it."""
-    async with asyncio.timeout(60):
-        while True:
-            answer = await sibling.post(
-                "/v1/route",
-                json={"model": "mock", "messages": [{"role": "user", "content": PREFIX + "two"}]},
-            )
-            decision: dict[str, Any] = answer.json()
-            if decision.get("overlap_blocks", 0) > 100:
-                break
-            await asyncio.sleep(0.02)
+    asked = {"model": "mock", "messages": [{"role": "user", "content": PREFIX + "two"}]}
+
+    async def known() -> bool:
+        decision = (await sibling.post("/v1/route", json=asked)).json()
+        return bool(decision.get("overlap_blocks", 0) > 100)
+
+    await until(known)
     second = await ask(sibling, PREFIX + "two")
     assert second.headers["x-kvmesh-worker"] == sent.headers["x-kvmesh-worker"]
     assert int(second.headers["x-kvmesh-overlap-blocks"]) > 100
@@ -81,7 +71,7 @@ async def test_a_prefix_routed_through_one_is_found_through_its_sibling(
         await stack.enter_async_context(router_process("--router-id", name, *flags))
         for name in ("r0", "r1")
     ]
-    await knows(two, lambda status: bool(status["mesh"]["peers"]))
+    await seen(two, "/v1/status", lambda status: bool(status["mesh"]["peers"]))
 
     sent = await ask(one, PREFIX + "one")
 
@@ -107,7 +97,7 @@ async def test_sidecars_without_events_make_workers_known_to_routers_that_guess(
         for name in ("r0", "r1")
     ]
     for router in (one, two):
-        await knows(router, lambda status: len(status["workers"]) == 2)
+        await seen(router, "/v1/status", lambda status: len(status["workers"]) == 2)
 
     sent = await ask(one, PREFIX + "one")
 
@@ -127,7 +117,9 @@ async def test_routers_tell_each_other_by_records_and_nothing_is_lost(
         for name in ("r0", "r1")
     ]
     for router in (one, two):
-        await knows(router, lambda status: status["mesh"]["replica_sync"]["format"] == 1)
+        await seen(
+            router, "/v1/status", lambda status: status["mesh"]["replica_sync"]["format"] == 1
+        )
 
     before = (await two.get("/v1/status")).json()["mesh"]["replica_sync"]
     await asyncio.gather(*(ask(one, f"{number} {PREFIX}") for number in range(40)))
@@ -136,7 +128,7 @@ async def test_routers_tell_each_other_by_records_and_nothing_is_lost(
         reported = status["mesh"]["replica_sync"]
         return bool(reported["events_applied"] >= before["events_applied"] + 2 * 40)
 
-    await knows(two, all_reported)
+    await seen(two, "/v1/status", all_reported)
     sent = (await one.get("/v1/status")).json()["mesh"]["replica_sync"]
     reported = (await two.get("/v1/status")).json()["mesh"]["replica_sync"]
     assert reported["gaps"] == before["gaps"]

@@ -1,8 +1,6 @@
 """A running mesh whose streams are deleted, or whose JetStream has no room left."""
 
-import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ from kvmesh.errors import TransportError
 from kvmesh.transport.nats.journal.jetstream import ApiError, JetStream
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from tests.chaos.process import fixed_ports
+from tests.integration.support import waiting
 from tests.integration.support.small_mesh import WITHIN_S, SmallMesh, answer_with, running
 
 pytestmark = pytest.mark.integration
@@ -120,13 +119,12 @@ async def sick(tmp_path: Path) -> AsyncIterator[SickMesh]:
 
 
 async def until(check: Callable[[], Awaitable[bool]], what: str) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while True:
-        with contextlib.suppress(httpx.HTTPError, TransportError):
-            if await check():
-                return
-        assert time.monotonic() < deadline_s, f"not within {WITHIN_S} s: {what}"
-        await asyncio.sleep(0.1)
+    async def holds() -> bool:
+        with contextlib.suppress(TransportError):
+            return await check()
+        return False
+
+    await waiting.until(holds, WITHIN_S, what)
 
 
 async def test_a_deleted_stream_is_made_anew_and_used(sick: SickMesh) -> None:

@@ -1,6 +1,5 @@
 """Signed messages on a real server: one account, no permissions, and keys that were stolen."""
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
@@ -27,8 +26,8 @@ from kvmesh.transport.nats.layout import meta_bucket
 from kvmesh.transport.nats.plane import NatsPlane
 from kvmesh.transport.nats.trust.nkey import read_seed
 from kvmesh.transport.nats.trust.signer import Signer
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import meta_router, router
+from tests.integration.support.live_router import client_of, meta_router, mockers, router
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -274,8 +273,7 @@ async def test_a_meta_router_hears_no_router_that_is_none(mesh: Mesh) -> None:
     thief = await mesh.plane("worker.code.w8")
     beat = RouterHeartbeat("r1", "code", "http://127.0.0.1:9", ready=True, epoch=1)
     async with (
-        meta_router([], nats=mesh.settings("meta-router"), path="/health") as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
+        client_of(meta_router([], nats=mesh.settings("meta-router"), path="/health")) as client,
     ):
 
         async def warned() -> bool:
@@ -283,9 +281,7 @@ async def test_a_meta_router_hears_no_router_that_is_none(mesh: Mesh) -> None:
             ready = (await client.get("/ready")).json()
             return any(CODE.routers("r1") in line for line in ready.get("warnings", ()))
 
-        async with asyncio.timeout(60):
-            while not await warned():  # noqa: ASYNC110  over HTTP
-                await asyncio.sleep(0.02)
+        await until(warned)
         metrics = (await client.get("/metrics")).text
         replicas = (await client.get("/v1/status")).json()["replicas"]
     reported = 'kvmesh_unverified_messages_total{kind="router heartbeat",reason="foreign"} '
@@ -310,8 +306,6 @@ async def test_values_that_a_worker_puts_into_lease_and_manifest_stop_no_snapsho
     router_plane = await mesh.plane("router.code.r1")
     await router_plane.declare("code", 60)
     keys, _ = await router_plane.stores("code")
-    engine = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
-    await engine.start()
     lease, manifest = lease_key("code"), manifest_key("code")
 
     def spoil() -> None:
@@ -335,6 +329,7 @@ async def test_values_that_a_worker_puts_into_lease_and_manifest_stop_no_snapsho
     as_worker = NatsLogin(creds=mesh.seed("worker.code.w7"), trust=mesh.trust)
     as_router = NatsLogin(creds=mesh.seed("router.code.f1"), trust=mesh.trust)
     async with (
+        mockers(timing_profile="dynamo") as (engine,),
         router(
             [],
             bucket="code",
@@ -354,18 +349,16 @@ async def test_values_that_a_worker_puts_into_lease_and_manifest_stop_no_snapsho
     ):
         body = {"model": "mock", "prompt": [7] * 320, "max_tokens": 1}
 
-        async def serves() -> bool:
-            return (await client.post("/v1/completions", json=body)).status_code == 200
+        async def is_served_and_kept() -> bool:
+            served = await client.post("/v1/completions", json=body)
+            return served.status_code == 200 and bool(await snapshots())
 
-        async with asyncio.timeout(60):
-            while not (await serves() and await snapshots()):  # noqa: ASYNC110  over HTTP
-                await asyncio.sleep(0.02)
+        await until(is_served_and_kept)
         indexer = KvIndexer(listener)
         await eventually(lambda: indexer.find_matches([7] * 320) == {"w7": 20})
         ready = (await client.get("/ready")).json()
         metrics = (await client.get("/metrics")).text
         signatures = (await client.get("/v1/status")).json()["mesh"]["signatures"]
-    await engine.stop()
     assert 'kvmesh_unverified_messages_total{kind="lease",reason="unsigned"}' in metrics
     overridden = [line for line in metrics.splitlines() if "keys_overridden_total " in line]
     assert float(overridden[-1].split()[-1]) >= 2

@@ -1,6 +1,5 @@
 """What nobody should send, or name, and a picker has to answer all the same."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -10,6 +9,7 @@ from kvmesh.app.picker.exchange import PickExchange
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Header
 from tests.integration.pick.room import CHAT, Asking, Room
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -24,9 +24,7 @@ async def room() -> AsyncGenerator[Room]:
 
 
 async def until_told(stream: Asking) -> None:
-    async with asyncio.timeout(20):
-        while not stream.received:  # noqa: ASYNC110  a name is looked up in a thread
-            await asyncio.sleep(0.01)
+    await until(lambda: stream.received)
 
 
 async def test_a_worker_that_joined_just_now_is_not_within_a_subset_that_had_all(

@@ -185,12 +185,3 @@ def chat(text: str, *, tokens: int = 4, stream: bool = True) -> bytes:
     return msgspec.json.encode(
         {"model": "mock", "stream": stream, "max_tokens": tokens, "messages": turns}
     )
-
-
-async def until(check: Any, within_s: float = 60.0) -> None:
-    """Wait until `check` returns something true."""
-    async with asyncio.timeout(within_s):
-        while True:
-            if await check():
-                return
-            await asyncio.sleep(0.05)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kvmesh.app.ops.nats.server import NatsServer
-from tests.integration.picker.asking import until
 from tests.integration.picker.conversations import AtPicker, Crowd, Load
 from tests.integration.picker.fleet import PickerFleet, PickerProcess, running
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 

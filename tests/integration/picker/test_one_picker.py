@@ -18,11 +18,11 @@ from tests.integration.picker.asking import (
     RefusedError,
     chat,
     serve,
-    until,
 )
 from tests.integration.picker.fleet import PickerFleet, PickerProcess, running
 from tests.integration.picker.live_picker import OPTIONS, LivePicker, engines, picker
 from tests.integration.support.live_router import free_port
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 

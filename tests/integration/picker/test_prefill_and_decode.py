@@ -14,9 +14,9 @@ from kvmesh.app.picker.envoy_server import EnvoyServer
 from kvmesh.settings.features import SplitSettings
 from kvmesh.settings.roles import CostSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.picker.asking import until
 from tests.integration.picker.live_picker import LivePicker, picker
 from tests.integration.picker.pretend_sidecar import CANONICAL, PREFILLER, PretendSidecar
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 

@@ -12,8 +12,9 @@ import pytest
 
 from kvmesh.app.picker.envoy_options import Address, GatewayOptions
 from kvmesh.app.picker.envoy_server import EnvoyServer
-from tests.integration.picker.asking import chat, until
+from tests.integration.picker.asking import chat
 from tests.integration.picker.live_picker import LivePicker, engines, picker
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 

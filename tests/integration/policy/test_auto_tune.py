@@ -12,7 +12,8 @@ from kvmesh.settings.requests import AdmissionSettings
 from kvmesh_lab.traces.trace import block_size_in_name, parse_trace
 from tests.conftest import Eventually
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
-from tests.integration.support.live_router import chat, router
+from tests.integration.support.live_router import chat, client_of, router
+from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
 
@@ -39,13 +40,14 @@ async def test_the_trace_of_a_router_that_tunes_can_be_downloaded_and_replayed(
     engine: GatedEngine, eventually: Eventually
 ) -> None:
     tune = TuneSettings(auto_tune="propose", auto_tune_observe_s=1.0)
-    async with (
-        router([engine.url], tune=tune) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
-    ):
+    async with client_of(router([engine.url], tune=tune)) as client:
         await ask(client, engine, eventually)
-        while (answer := await client.get(TRACE)).text.count("\n") < 3:  # noqa: ASYNC110  another task settles
-            await asyncio.sleep(0.05)
+
+        async def told() -> httpx.Response | None:
+            answer = await client.get(TRACE)
+            return answer if answer.text.count("\n") >= 3 else None
+
+        answer = await until(told)
         status = (await client.get("/v1/status")).json()["tuning"]
         overview = (await client.get("/v1/overview")).json()
         head = await client.head(TRACE)
@@ -61,9 +63,8 @@ async def test_the_trace_of_a_router_that_tunes_can_be_downloaded_and_replayed(
         assert status["trace"]["rows"] == 3
         assert status["tuner"]["mode"] == "propose"
         assert overview["tuning"][0]["router"] == status["router"] == "default-0"
-        while not (warnings := (await client.get("/ready")).json().get("warnings")):  # noqa: ASYNC110  it looks by itself
-            await asyncio.sleep(0.05)
-        assert "auto-tune: 1 workers: nothing to choose" in warnings
+        ready = await seen(client, "/ready", lambda page: page.get("warnings"))
+        assert "auto-tune: 1 workers: nothing to choose" in ready["warnings"]
 
 
 async def test_the_trace_is_for_who_may_change_the_router(
@@ -73,10 +74,7 @@ async def test_the_trace_is_for_who_may_change_the_router(
     token.write_text("a-secret-of-the-operators")
     admission = AdmissionSettings(admin_token_file=token)
     tune = TuneSettings(auto_tune="propose")
-    async with (
-        router([engine.url], tune=tune, admission=admission) as url,
-        httpx.AsyncClient(base_url=url, timeout=20) as client,
-    ):
+    async with client_of(router([engine.url], tune=tune, admission=admission)) as client:
         refused = await client.get(TRACE)
         bearer = {"authorization": "Bearer a-secret-of-the-operators"}
         allowed = await client.get(TRACE, headers=bearer)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -15,7 +15,8 @@ from kvmesh.settings.requests import DecisionSettings
 from kvmesh.settings.roles import CostSettings
 from kvmesh_lab.replay.policy import policy_headers
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import client_of, router
+from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
 
@@ -49,14 +50,6 @@ async def engines() -> AsyncIterator[list[GatedEngine]]:
 def chat(content: str, **wishes: object) -> dict[str, object]:
     turns = [{"role": "user", "content": content}]
     return {"model": "mock", "stream": True, "max_tokens": 60, "messages": turns, "kvmesh": wishes}
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("that never came")
 
 
 async def burst(url: str, engines: list[GatedEngine], cost: str) -> list[int]:
@@ -115,12 +108,8 @@ async def metric(client: httpx.AsyncClient, line: str) -> float:
 
 
 async def until_warned(client: httpx.AsyncClient, words: str) -> str:
-    for _ in range(500):
-        warnings = " ".join((await client.get("/ready")).json().get("warnings", []))
-        if words in warnings:
-            return warnings
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"{words!r} is in no warning")
+    page = await seen(client, "/ready", lambda page: words in " ".join(page.get("warnings", [])))
+    return " ".join(page["warnings"])
 
 
 async def test_a_formula_that_fails_is_done_without_told_and_at_last_switched_off(
@@ -131,10 +120,9 @@ async def test_a_formula_that_fails_is_done_without_told_and_at_last_switched_of
     failed = 'kvmesh_formula_decisions_total{formula="moody.py:moody",kind="failed"'
 
     async with (
-        router(
-            [engine.url for engine in engines], cost=CostSettings(kv_cost=f"{file}:moody")
-        ) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(
+            router([engine.url for engine in engines], cost=CostSettings(kv_cost=f"{file}:moody"))
+        ) as client,
     ):
         well = await decided(client, 300)
         raised, looped, nan = [await decided(client, tokens) for tokens in (3300, 4300, 5300)]
@@ -172,10 +160,7 @@ async def test_clients_may_name_a_loaded_formula_and_no_file(engines: list[Gated
     shadows = DecisionSettings(shadow_policy=(f"kv:{EXAMPLE}:per_request=3",))
     (_, mode), (_, cost) = policy_headers(f"kv:{EXAMPLE}")
 
-    async with (
-        router([engine.url for engine in engines], decision=shadows) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([engine.url for engine in engines], decision=shadows)) as client:
         named = await decided(client, 300, mode=mode.decode(), cost=cost.decode())
         path = await client.post("/v1/route", json=chat("x", cost=EXAMPLE))
         lacking = await client.post(
@@ -186,11 +171,7 @@ async def test_clients_may_name_a_loaded_formula_and_no_file(engines: list[Gated
         next(engine for engine in engines if engine.waiting).let_go()
         await asked
         judged = f'kvmesh_shadow_decisions_total{{kind="judged",policy="kv:{EXAMPLE}'
-        for _ in range(200):
-            if await metric(client, judged):
-                break
-            await asyncio.sleep(0.05)
-        assert await metric(client, judged) == 1
+        assert await until(lambda: metric(client, judged)) == 1
 
     assert (mode, cost) == (b"kv", b"my_cost.py:my_cost")
     assert named["policy"] == "my_cost.py:my_cost"

@@ -5,6 +5,7 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import cycle
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ from kvmesh.app.worker.command import Sidecar
 from kvmesh.settings.roles import NatsSettings, WorkerSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import engine, replica, router, serve_from_memory
+from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
 
@@ -111,9 +113,8 @@ async def test_a_slow_engine_gets_few_requests_of_two_replicas(
         try:
             async with replica(nats, "r0") as first, replica(nats, "r1") as second:
                 urls = [str(one.base_url) for one in (first, second)]
-                async with asyncio.timeout(30):
-                    while [await known(one) for one in (first, second)] != [len(SPEEDS)] * 2:  # noqa: ASYNC110 - other tasks'
-                        await asyncio.sleep(0.05)
+                for one in (first, second):
+                    await seen(one, "/v1/status", knows_all)
                 share = await share_of_the_slow(urls, shared=True, stream=False)
         finally:
             stop.request()
@@ -121,7 +122,7 @@ async def test_a_slow_engine_gets_few_requests_of_two_replicas(
     assert share <= MOST_SHARE
 
 
-async def known(client: httpx.AsyncClient) -> int:
-    """Return how many workers a replica would send requests to."""
-    workers = (await client.get("/v1/status")).json()["workers"]
-    return sum(one["trust"] == "exact" for one in workers)
+def knows_all(status: Any) -> bool:
+    """Return whether a replica would send requests to every worker."""
+    exact = [one for one in status["workers"] if one["trust"] == "exact"]
+    return len(exact) == len(SPEEDS)

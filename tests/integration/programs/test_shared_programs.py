@@ -11,10 +11,10 @@ import pytest
 
 from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh_lab.mocker.command import Mocker
-from tests.chaos.process import MeshProcess, fixed_ports
+from tests.chaos.process import MeshProcess
 from tests.integration.support.live_router import engine as live_engine
 from tests.integration.support.live_router import mocker_options
-from tests.integration.support.small_mesh import answer_with, door
+from tests.integration.support.small_mesh import answer_with, router_processes
 
 pytestmark = pytest.mark.integration
 
@@ -48,20 +48,8 @@ async def replicas(
     flags += ["--namespace", namespace, "--program-wait-s", str(WITHIN_S)]
     flags += ["--sse-comment-s", "0"]  # so that the answer's head can tell of the wait
     flags += ["--parity-sample", "0"]  # it sends prompts again, for which the engine has no room
-    processes = [
-        MeshProcess(
-            f"r{number}",
-            f"http://127.0.0.1:{port}",
-            ("router", "--router-id", f"r{number}", *door(port), *flags),
-            tmp_path / f"r{number}.log",
-        )
-        for number, port in enumerate(fixed_ports(3))
-    ]
-    for process in processes:
-        process.start()
-    yield processes
-    for process in processes:
-        process.kill()
+    with router_processes(3, tmp_path, *flags) as processes:
+        yield processes
 
 
 class Clients:

@@ -1,6 +1,6 @@
 """The context of an agent that waits for its tool outlives that of one that has ended."""
 
-import asyncio
+from functools import partial
 from typing import Any
 
 import httpx
@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from kvmesh.settings.requests import ProgramSettings
-from tests.integration.support.live_router import engine, mocker_options, router
+from tests.integration.support.live_router import client_of, engine, mocker_options, router
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -39,22 +40,25 @@ async def touches(client: httpx.AsyncClient, how: str) -> float:
     )
 
 
+async def touched(client: httpx.AsyncClient) -> bool:
+    return await touches(client, "done") >= 1
+
+
 @pytest.mark.parametrize("re_touch", ["on", "off"])
 async def test_who_waits_keeps_its_context_when_one_that_ended_is_in_the_way(re_touch: Any) -> None:
     slow = msgspec.structs.replace(mocker_options(16, 256), timing_profile=SLOW)
     programs = ProgramSettings(program_turns="observe", re_touch=re_touch)
     async with (
         engine(slow) as mocker,
-        router([mocker.url], kv_events=True, parity_sample=0, program=programs) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(
+            router([mocker.url], kv_events=True, parity_sample=0, program=programs)
+        ) as client,
     ):
         waits = words("waits", 1300)
         await ask(client, "waits", waits)
         await ask(client, "gone", words("gone", 1400), x_kvmesh_program_final="1")
         if re_touch == "on":
-            async with asyncio.timeout(30):
-                while await touches(client, "done") < 1:  # noqa: ASYNC110  asked over HTTP
-                    await asyncio.sleep(0.02)
+            await until(partial(touched, client))
         await ask(client, "new", words("new", 2500), x_kvmesh_program_final="1")
 
         cached = await ask(client, "waits", [*waits, *words("tool", 40)])

@@ -14,7 +14,14 @@ from kvmesh.app.prompts import token_check
 from kvmesh.app.serve import placed_turns
 from kvmesh.settings.requests import ProgramSettings, StreamSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import engine, meta_router, mocker_options, router
+from tests.integration.support.live_router import (
+    client_of,
+    engine,
+    meta_router,
+    mocker_options,
+    router,
+)
+from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
 
@@ -106,12 +113,13 @@ async def one_engine(**programs: Any) -> AsyncIterator[httpx.AsyncClient]:
     slow = msgspec.structs.replace(mocker_options(16, BLOCKS), timing_profile=LONG_TURN)
     async with (
         engine(slow) as mocker,
-        router(
-            [mocker.url],
-            program=ProgramSettings(**programs),
-            stream=StreamSettings(sse_comment_s=0.2),
-        ) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(
+            router(
+                [mocker.url],
+                program=ProgramSettings(**programs),
+                stream=StreamSettings(sse_comment_s=0.2),
+            )
+        ) as client,
     ):
         yield client
 
@@ -140,14 +148,15 @@ def turn(
 async def phases(client: httpx.AsyncClient, **headers: str) -> list[str]:
     """Return the phases of all agents, as they are shown."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    view = (await client.get("/v1/programs", headers=named)).json()
+    return phases_of((await client.get("/v1/programs", headers=named)).json())
+
+
+def phases_of(view: Any) -> list[str]:
     return [one["phase"] for one in view["programs"]]
 
 
 async def until(client: httpx.AsyncClient, *wanted: str) -> None:
-    async with asyncio.timeout(30):
-        while await phases(client) != [*wanted]:  # noqa: ASYNC110  asked over HTTP
-            await asyncio.sleep(0.01)
+    await seen(client, "/v1/programs", lambda view: phases_of(view) == [*wanted])
 
 
 async def test_a_turn_is_held_until_the_bound_and_no_longer() -> None:
@@ -319,8 +328,7 @@ async def test_a_tenant_sees_its_own_programs_alone() -> None:
 async def test_a_meta_router_waits_for_a_turn_and_shows_the_programs_of_all_buckets() -> None:
     async with (
         one_engine(program_wait_s=1.0) as own,
-        meta_router([f"default={own.base_url}"]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(meta_router([f"default={own.base_url}"])) as client,
     ):
         first = turn(client, "first", 250)
         await until(own, "running")
@@ -341,8 +349,7 @@ async def test_an_agent_that_nobody_names_is_known_by_its_prompts() -> None:
     said: list[Any] = [{"role": "user", "content": "what was told to an agent " * 200}]
     async with (
         engine(mocker_options(16, 2048)) as mocker,
-        router([mocker.url]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(router([mocker.url])) as client,
     ):
         shown: list[list[str]] = []
         for number in range(3):

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from kvmesh.settings.requests import ProgramSettings
-from tests.integration.support.live_router import engine, mocker_options, router
+from tests.integration.support.live_router import client_of, engine, mocker_options, router
 
 pytestmark = pytest.mark.integration
 
@@ -30,8 +30,7 @@ async def test_agents_are_known_by_their_clients_words_and_how_their_turns_ended
     path = "/v1/chat/completions"
     async with (
         engine(mocker_options(16, 4096)) as mocker,
-        router([mocker.url], program=ProgramSettings(program_turns="on")) as url,
-        httpx.AsyncClient(base_url=url, timeout=30) as client,
+        client_of(router([mocker.url], program=ProgramSettings(program_turns="on"))) as client,
     ):
         await post(client, chat("a"), path, x_claude_code_session_id="s")
         await post(
@@ -69,8 +68,7 @@ async def test_an_agent_that_nobody_names_is_known_from_its_second_prompt_on(mor
     body = chat(LONG, **more)
     async with (
         engine(mocker_options(16, 4096)) as mocker,
-        router([mocker.url], program=ProgramSettings(program_turns="on")) as url,
-        httpx.AsyncClient(base_url=url, timeout=30) as client,
+        client_of(router([mocker.url], program=ProgramSettings(program_turns="on"))) as client,
     ):
         turns = []
         for _ in range(3):

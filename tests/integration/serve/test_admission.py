@@ -26,12 +26,14 @@ from tests.conftest import Eventually
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
 from tests.integration.support.live_router import (
     chat,
+    client_of,
     ended,
     free_port,
     router,
     router_process,
     serving,
 )
+from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
 
@@ -58,10 +60,7 @@ async def held(engine: GatedEngine) -> AsyncIterator[httpx.AsyncClient]:
         max_backlog_ms=100.0, busy_prefill_tokens=100, max_queued=2, max_queued_per_tenant=1
     )
     stream = StreamSettings(sse_comment_s=0.3)
-    async with (
-        router([engine.url], admission=admission, stream=stream) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([engine.url], admission=admission, stream=stream)) as client:
         yield client
 
 
@@ -71,9 +70,7 @@ async def statistics(client: httpx.AsyncClient) -> dict[str, Any]:
 
 
 async def until_queued(client: httpx.AsyncClient, count: int) -> None:
-    async with asyncio.timeout(60):
-        while (await statistics(client))["queued"] != count:  # noqa: ASYNC110  asked over HTTP
-            await asyncio.sleep(0.01)
+    await seen(client, ADMIN, lambda page: page["statistics"]["queued"] == count)
 
 
 def asked(client: httpx.AsyncClient, name: str, **headers: str) -> "asyncio.Task[httpx.Response]":
@@ -245,8 +242,9 @@ async def test_a_token_guards_the_bounds(engine: GatedEngine, tmp_path: Path) ->
     file = tmp_path / "token"
     file.write_text("secret\n")
     async with (
-        router([engine.url], admission=AdmissionSettings(admin_token_file=file)) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(
+            router([engine.url], admission=AdmissionSettings(admin_token_file=file))
+        ) as client,
     ):
         without = await client.put(ADMIN, json={"max_queued": 5})
         wrong = await client.put(
@@ -360,13 +358,8 @@ async def test_bounds_changed_at_one_replica_are_taken_by_all_of_its_bucket(
 ) -> None:
     nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
 
-    async def limits(client: httpx.AsyncClient, *, queued: int) -> dict[str, Any]:
-        async with asyncio.timeout(60):
-            while True:
-                reported: dict[str, Any] = (await client.get(ADMIN)).json()
-                if reported["limits"]["max_queued"] == queued:
-                    return reported
-                await asyncio.sleep(0.05)
+    async def limits(client: httpx.AsyncClient, *, queued: int) -> Any:
+        return await seen(client, ADMIN, lambda page: page["limits"]["max_queued"] == queued)
 
     async with contextlib.AsyncExitStack() as stack:
 
@@ -455,10 +448,7 @@ async def test_tenants_shares_are_shown_only_to_who_may_change_bounds(
     admission = AdmissionSettings(
         max_backlog_ms=100.0, busy_prefill_tokens=100, queue_fairness="locality"
     )
-    async with (
-        router([engine.url], admission=admission) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([engine.url], admission=admission)) as client:
         first = asked(client, "first", tenant="a")
         await eventually(lambda: engine.seen == ["first"])
         second = asked(client, "second", tenant="b")

@@ -5,13 +5,11 @@ import itertools
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import httpx
 import pytest
 
 from kvmesh.app.ops.nats.server import NatsServer
-from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.blocks.events import WorkerId
@@ -21,6 +19,7 @@ from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
+from tests.integration.support.live_router import running
 
 pytestmark = pytest.mark.integration
 
@@ -28,17 +27,6 @@ WORKER = WorkerId("w")
 PROMPTS = [f"Question {number}: " + "what everybody asks. " * 30 for number in range(14)]
 BLOCKS = sum(len(prompt) // 16 for prompt in PROMPTS)
 """Each byte is a token; no two prompts share a block."""
-
-
-@asynccontextmanager
-async def running(serve: Any) -> AsyncIterator[None]:
-    stop = Stop()
-    task = asyncio.create_task(serve(stop))
-    try:
-        yield
-    finally:
-        stop.request()
-        await asyncio.wait_for(task, 60)
 
 
 def router_of(nats: NatsSettings, port: int) -> RouterServer:

@@ -16,8 +16,7 @@ from kvmesh.testing.memory.plane import MemoryPlane
 from kvmesh.testing.memory.server import MemoryServer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
-from tests.integration.mesh.test_memory_plane import running
-from tests.integration.support.live_router import free_port, serving
+from tests.integration.support.live_router import free_port, running, serving
 
 pytestmark = pytest.mark.integration
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from kvmesh.settings.http import UpstreamSettings
 from kvmesh.settings.requests import FailureSettings, TenantSettings
 from tests.integration.support.breaking_front import Break, BreakingFront, breaking_fronts
 from tests.integration.support.failing_engine import RawClient, request_bytes
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import client_of, router
 from tests.integration.support.told_stream import FORMS, TOOL, WORDS, Told, asked, form, tell
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -35,18 +36,8 @@ class Door:
 @contextlib.asynccontextmanager
 async def door_to(fronts: list[BreakingFront], **settings: Any) -> AsyncIterator[Door]:
     settings.setdefault("parity_sample", 0)
-    async with (
-        router([one.url for one in fronts], **settings) as url,
-        httpx.AsyncClient(base_url=url, timeout=30.0) as client,
-    ):
+    async with client_of(router([one.url for one in fronts], **settings)) as client:
         yield Door(client)
-
-
-async def until(check: Callable[[], bool], within_s: float = 20.0) -> None:
-    """Return when `check` says so, or fail."""
-    async with asyncio.timeout(within_s):
-        while not check():  # noqa: ASYNC110  what is looked at does not tell
-            await asyncio.sleep(0.01)
 
 
 async def undisturbed(front: BreakingFront, path: str, body: dict[str, Any]) -> Told:
@@ -57,8 +48,14 @@ async def undisturbed(front: BreakingFront, path: str, body: dict[str, Any]) -> 
     return told
 
 
-@pytest.mark.parametrize("how", ["reset", "torn", "error", "end"])
-@pytest.mark.parametrize("name", FORMS)
+HOWS = ("reset", "torn", "error", "end")
+"""How a stream breaks off. That is known before its form matters: each form meets two of them."""
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [(name, HOWS[(at + k) % 4]) for at, name in enumerate(FORMS) for k in (0, 1)],
+)
 async def test_a_stream_goes_on_as_if_nothing_had_happened(name: str, how: Any) -> None:
     path, body = form(name)
     async with breaking_fronts(2, Break(99), Break(13, how)) as fronts, door_to(fronts) as door:
@@ -89,8 +86,15 @@ async def test_a_form_that_cannot_go_on_says_so_and_ends_with_one_error(more: An
         assert "return_token_ids" not in (fronts[0].prompts + fronts[1].prompts)[0]
 
 
-@pytest.mark.parametrize("name", ["chat", "sampled chat", "chat with tools", "completion with ids"])
-@pytest.mark.parametrize("how", ["reset", "error"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("chat", "reset"),
+        ("sampled chat", "error"),
+        ("chat with tools", "reset"),
+        ("completion with ids", "error"),
+    ],
+)
 async def test_two_losses_are_survived_and_the_third_ends_the_stream(name: str, how: Any) -> None:
     path, body = form(name)
     breaks = Break(99), Break(9, how), Break(7, how), Break(99), Break(9), Break(8), Break(7, how)
@@ -201,9 +205,9 @@ async def test_a_stream_without_ids_goes_on_where_the_same_answer_comes_again() 
 
 
 async def test_a_client_that_does_not_read_gets_all_when_it_does() -> None:
-    path, body = form("chat", tokens=6000)
+    path, body = form("chat", tokens=3000)
     breaks = Break(9999), Break(600)
-    async with breaking_fronts(2, *breaks, max_model_len=8192) as fronts, door_to(fronts) as door:
+    async with breaking_fronts(2, *breaks, max_model_len=4096) as fronts, door_to(fronts) as door:
         before = await undisturbed(fronts[0], path, body)
         told = Told()
 
@@ -213,7 +217,7 @@ async def test_a_client_that_does_not_read_gets_all_when_it_does() -> None:
                 told.take(line)
 
         assert told.said == before.said
-        assert len(told.texts) == len(before.texts) >= 5000
+        assert len(told.texts) == len(before.texts) >= 2500
 
 
 async def test_two_tenants_are_kept_apart_by_what_goes_on(tmp_path: Path) -> None:

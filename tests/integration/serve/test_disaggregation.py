@@ -24,13 +24,13 @@ from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, Wo
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
-from tests.integration.serve.test_closed_loop import running
 from tests.integration.support.failing_engine import (
     answer_status,
     answer_well,
     failing_engines,
 )
-from tests.integration.support.live_router import free_port, router
+from tests.integration.support.live_router import client_of, free_port, router, running
+from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
 
@@ -67,8 +67,9 @@ async def routed(
     cost = CostSettings(prefill_threshold=THRESHOLD)
     settings = {"split": ALWAYS} | settings
     async with (
-        router(workers, kv_events=True, cost=cost, parity_sample=0, **settings) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(
+            router(workers, kv_events=True, cost=cost, parity_sample=0, **settings)
+        ) as client,
     ):
         yield client
 
@@ -86,14 +87,11 @@ def workers_of(answer: httpx.Response) -> tuple[str, str]:
 
 async def until_idle(client: httpx.AsyncClient) -> None:
     """Wait until nothing is booked anywhere."""
-    deadline = asyncio.get_running_loop().time() + 60.0
-    while True:
-        workers = (await client.get("/v1/status")).json()["workers"]
-        loads = [one["active_requests"] + one["prefill_tokens"] for one in workers]
-        if not any(loads):
-            return
-        assert asyncio.get_running_loop().time() < deadline, loads
-        await asyncio.sleep(0.02)
+
+    def is_idle(status: Any) -> bool:
+        return not any(one["active_requests"] + one["prefill_tokens"] for one in status["workers"])
+
+    await seen(client, "/v1/status", is_idle)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -254,14 +252,12 @@ async def test_by_default_an_idle_fleet_splits_nothing_and_a_busy_one_does() -> 
 
 async def until_decoding(client: httpx.AsyncClient, count: int) -> None:
     """Wait until so many requests are booked and none has a prompt left to prefill."""
-    deadline = asyncio.get_running_loop().time() + 60.0
-    while True:
-        workers = (await client.get("/v1/status")).json()["workers"]
-        running = sum(one["active_requests"] for one in workers)
-        if running == count and not any(one["prefill_tokens"] for one in workers):
-            return
-        assert asyncio.get_running_loop().time() < deadline, workers
-        await asyncio.sleep(0.02)
+
+    def decodes(status: Any) -> bool:
+        running = sum(one["active_requests"] for one in status["workers"])
+        return running == count and not any(one["prefill_tokens"] for one in status["workers"])
+
+    await seen(client, "/v1/status", decodes)
 
 
 @contextlib.asynccontextmanager

@@ -266,7 +266,7 @@ REQUESTS: Final = 1500
 NAMES: Final = 500
 LARGE: Final = frozenset(
     {
-        *("Sessions._bindings", "Sessions.updates", "Governor.news", "Turns._last"),
+        *("Sessions._bindings", "Sessions.updates", "Governor.updates"),
         *("ProgramTable.agents", "ProgramTable._programs", "ProgramTable._tenants"),
     }
 )

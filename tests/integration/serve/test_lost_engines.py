@@ -12,13 +12,19 @@ import openai
 import pytest
 
 from tests.chaos.process import MeshProcess, fixed_ports
-from tests.integration.support.live_router import router
-from tests.integration.support.told_stream import FORMS, WORDS, Told, form, tell
+from tests.integration.support.live_router import client_of, router
+from tests.integration.support.told_stream import WORDS, Told, form, tell
+from tests.integration.support.waiting import until_ready
 
 pytestmark = pytest.mark.integration
 
 TOKENS = 60
-CUT = 17
+CUT = 33
+"""Behind so many tokens: of a long prompt the ids alone are kept by then."""
+
+STREAMS = 80
+RETRIES = 25
+"""What one tenant has saved up of them: an engine loses more streams at once."""
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +51,10 @@ async def clients(engines: Sequence[MeshProcess]) -> AsyncIterator[httpx.AsyncCl
     """Yield a client of a router whose engines all run."""
     for one in engines:
         one.start()
-    async with httpx.AsyncClient(timeout=5.0) as asking, asyncio.timeout(60):
+    async with httpx.AsyncClient(timeout=5.0) as asking:
         for one in engines:
-            while True:
-                with contextlib.suppress(httpx.HTTPError):
-                    if (await asking.get(f"{one.url}/health")).status_code == httpx.codes.OK:
-                        break
-                await asyncio.sleep(0.05)
-    async with (
-        router([one.url for one in engines], parity_sample=0) as url,
-        httpx.AsyncClient(base_url=url, timeout=30.0) as client,
-    ):
+            await until_ready(asking, one.url, "/health")
+    async with client_of(router([one.url for one in engines], parity_sample=0)) as client:
         yield client
 
 
@@ -64,11 +63,12 @@ async def undisturbed(engine: MeshProcess, path: str, body: dict[str, Any]) -> T
         return await tell(client, path, body)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("behind", ["", "and at length. " * 400], ids=["short", "long"])
+@pytest.mark.parametrize("name", ["chat", "sampled chat", "completion with ids"])
 async def test_a_stream_survives_kill_9_of_its_engine(
-    engines: Sequence[MeshProcess], name: str
+    engines: Sequence[MeshProcess], name: str, behind: str
 ) -> None:
-    path, body = form(name, tokens=TOKENS)
+    path, body = form(name, tokens=TOKENS, behind=behind)
     async with clients(engines) as client:
         before = await undisturbed(engines[0], path, body)
 
@@ -81,6 +81,25 @@ async def test_a_stream_survives_kill_9_of_its_engine(
     assert told.said == before.said
     assert told.resumable == WORDS.get(name, "exact")
     assert [one.alive for one in engines].count(False) == 1
+
+
+async def test_all_streams_of_an_engine_survive_its_death(engines: Sequence[MeshProcess]) -> None:
+    asked = [form("chat", number, 5 * TOKENS) for number in range(STREAMS)]
+    async with clients(engines) as client:
+        before = [await undisturbed(engines[0], *one) for one in asked[:4]]
+        begun: set[str] = set()
+
+        def kill(told: Told) -> None:
+            if told.texts:
+                begun.add(told.head["x-request-id"])
+            if len(begun) == STREAMS:
+                engines[0].kill()
+
+        after = await asyncio.gather(*(tell(client, *one, kill) for one in asked))
+
+    assert [one.said for one in after[:4]] == [one.said for one in before]
+    assert {(one.dones, len(one.errors), one.broken) for one in after} == {(1, 0, False)}
+    assert [one.worker for one in after].count("w0") > RETRIES
 
 
 async def test_a_program_of_openai_notices_nothing(engines: Sequence[MeshProcess]) -> None:

@@ -1,10 +1,10 @@
 """`kvmesh router --worker`: the engines' KV events without NATS, exact, and what is left of them
 when they stop."""
 
-import asyncio
 import contextlib
 import gc
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import msgspec
@@ -13,7 +13,8 @@ import pytest
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.settings.roles import CostSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import free_port, router, router_without_nats
+from tests.integration.support.live_router import client_of, free_port, router, router_without_nats
+from tests.integration.support.waiting import seen, until_ready
 
 pytestmark = pytest.mark.integration
 
@@ -48,10 +49,7 @@ async def routed(
     """Serve a router that knows only what events tell it."""
     cost = CostSettings(predict_ttl_s=0.0, kv_cache_block_size=kv_cache_block_size)
     path = "/ready" if ready else "/health"
-    async with (
-        router(engines, kv_events=True, cost=cost, path=path) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router(engines, kv_events=True, cost=cost, path=path)) as client:
         yield client
 
 
@@ -71,13 +69,12 @@ def cached(answer: httpx.Response) -> tuple[int, int]:
 
 async def until_warned(client: httpx.AsyncClient, part: str) -> None:
     """Wait until the only warning contains `part`; with "" until there is none."""
-    deadline = asyncio.get_running_loop().time() + DEADLINE_S
-    while True:
-        warnings = (await client.get("/ready")).json().get("warnings", [])
-        if not warnings if not part else len(warnings) == 1 and part in warnings[0]:
-            return
-        assert asyncio.get_running_loop().time() < deadline, warnings
-        await asyncio.sleep(0.02)
+
+    def is_warned(page: Any) -> bool:
+        warnings = page.get("warnings", [])
+        return not warnings if not part else len(warnings) == 1 and part in warnings[0]
+
+    await seen(client, "/ready", is_warned)
 
 
 async def trust_metric(client: httpx.AsyncClient) -> str:
@@ -110,21 +107,18 @@ async def test_overlap_is_exact_under_eviction() -> None:
 
 async def _events_arrive(client: httpx.AsyncClient, *engines: Mocker) -> None:
     """Wait until the router has read all that the engines published, and holds what they hold."""
-    deadline = asyncio.get_running_loop().time() + DEADLINE_S
-    while True:
-        reported = (await client.get("/v1/status")).json()["mesh"]["engines"]
-        ranks = [rank for one in reported.values() for rank in one.values()]
+
+    def arrived(status: Any) -> bool:
+        ranks = [rank for one in status["mesh"]["engines"].values() for rank in one.values()]
         known = [(rank["events"]["last_seq"], rank["cache"]["visible_blocks"]) for rank in ranks]
-        held = [
+        return known == [
             (rank.publisher.next_seq - 1, len(rank.dump()) // 8)
             for one in engines
             for rank in one.ranks.values()
             if rank.publisher is not None
         ]
-        if known == held:
-            return
-        assert asyncio.get_running_loop().time() < deadline, (known, held)
-        await asyncio.sleep(0.01)
+
+    await seen(client, "/v1/status", arrived)
 
 
 async def test_an_engine_that_restarts_holds_nothing_and_is_exact_again() -> None:
@@ -137,10 +131,7 @@ async def test_an_engine_that_restarts_holds_nothing_and_is_exact_again() -> Non
         await one.stop()
         async with engine(wanted) as next_life:
             await until_warned(client, "")
-            deadline = asyncio.get_running_loop().time() + DEADLINE_S
-            while (await client.get("/ready")).status_code != 200:
-                assert asyncio.get_running_loop().time() < deadline
-                await asyncio.sleep(0.05)
+            await until_ready(client)
             # Whatever the router still believed, the first batches tell it better.
             await post(client, "something else")
             await _events_arrive(client, next_life)
@@ -248,16 +239,8 @@ async def block_size(client: httpx.AsyncClient) -> tuple[int, str]:
     return status["block_size"], status["block_size_from"]
 
 
-async def until_ready(client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while (await client.get("/ready")).status_code != 200:  # noqa: ASYNC110 - another task
-            await asyncio.sleep(0.02)
-
-
 async def until_sized(client: httpx.AsyncClient, size: int) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while (await block_size(client))[0] != size:  # noqa: ASYNC110 - another task
-            await asyncio.sleep(0.02)
+    await seen(client, "/v1/status", lambda status: status["block_size"] == size)
 
 
 async def test_ranks_are_workers_of_their_own() -> None:

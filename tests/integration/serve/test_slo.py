@@ -9,7 +9,7 @@ import pytest
 from kvmesh.settings.requests import AdmissionSettings, SloSettings
 from tests.conftest import Eventually
 from tests.integration.support.gated_engine import GatedEngine, gated_engine
-from tests.integration.support.live_router import chat, router
+from tests.integration.support.live_router import chat, client_of, router
 
 pytestmark = pytest.mark.integration
 
@@ -39,10 +39,7 @@ def results(metrics: str) -> dict[str, float]:
 async def test_what_cannot_be_met_is_refused_at_once_and_nothing_else(
     engine: GatedEngine, eventually: Eventually
 ) -> None:
-    async with (
-        router([engine.url]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([engine.url])) as client:
         plain = asked(client, "plain")
         await eventually(lambda: engine.seen == ["plain"])
         soon = await chat(client, "Hello", "soon", slo_ttft_ms="20")
@@ -84,10 +81,7 @@ async def test_a_held_request_is_refused_before_it_would_be_late(
 ) -> None:
     admission = AdmissionSettings(max_backlog_ms=100.0, busy_prefill_tokens=100)
     slo = SloSettings(slo=("tenant=fast,ttft-ms=2500",))
-    async with (
-        router([engine.url], admission=admission, slo=slo) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([engine.url], admission=admission, slo=slo)) as client:
         first = asked(client, "first")
         await eventually(lambda: engine.seen == ["first"])
         late = await asked(client, "late", tenant="fast")

@@ -1,6 +1,5 @@
 """Routers whose token ids are, or are not, those of their engines."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -10,8 +9,10 @@ import httpx
 import pytest
 
 from kvmesh.settings.roles import CostSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import router
+from kvmesh_lab.mocker.command import Mocker
+from tests.integration.support.live_router import client_of, router
+from tests.integration.support.live_router import mockers as running
+from tests.integration.support.waiting import seen
 from tests.unit.app.prompts.tokenizer_models import write_model
 
 pytestmark = pytest.mark.integration
@@ -27,25 +28,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @contextlib.asynccontextmanager
 async def engines(tokenizer: str | None, count: int = 2) -> AsyncIterator[list[Mocker]]:
-    options = MockerOptions(
-        port=0, kv_events_port=0, replay_port=0, timing_profile="instant", tokenizer=tokenizer
-    )
-    async with contextlib.AsyncExitStack() as stack:
-        mockers = [Mocker(options) for _ in range(count)]
-        for mocker in mockers:
-            await mocker.start()
-            stack.push_async_callback(mocker.stop)
-        yield mockers
+    async with running(count, tokenizer=tokenizer) as found:
+        yield found
 
 
 @contextlib.asynccontextmanager
 async def routed(mockers: list[Mocker], **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     urls = [mocker.url for mocker in mockers]
     cost = CostSettings(predict_ttl_s=0.0)
-    async with (
-        router(urls, kv_events=True, cost=cost, **settings) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router(urls, kv_events=True, cost=cost, **settings)) as client:
         yield client
 
 
@@ -64,13 +55,9 @@ async def until(
     client: httpx.AsyncClient, holds: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
     """Wait until the state of token ids in /v1/status is as wanted."""
-    deadline = asyncio.get_running_loop().time() + DEADLINE_S
-    while True:
-        reported: dict[str, Any] = (await client.get("/v1/status")).json()["tokens"]
-        if holds(reported):
-            return reported
-        assert asyncio.get_running_loop().time() < deadline, reported
-        await asyncio.sleep(0.02)
+    status = await seen(client, "/v1/status", lambda status: holds(status["tokens"]))
+    tokens: dict[str, Any] = status["tokens"]
+    return tokens
 
 
 async def test_ids_that_agree_are_routed_by(model: str) -> None:

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import client_of, router
 
 pytestmark = pytest.mark.integration
 
@@ -32,8 +32,7 @@ async def test_their_blocks_grow_while_they_are_generated_and_go_with_them() -> 
     await mocker.start()
     try:
         async with (
-            router([mocker.url]) as url,
-            httpx.AsyncClient(base_url=url, timeout=60) as client,
+            client_of(router([mocker.url])) as client,
             asyncio.timeout(WITHIN_S),
         ):
             # A stream shows how fast answers come and how long they become.

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from kvmesh.settings.roles import CostSettings
-from tests.integration.support.live_router import router
+from tests.integration.support.live_router import client_of, router
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
 
 pytestmark = pytest.mark.integration
@@ -39,10 +39,7 @@ def worker(answer: httpx.Response) -> str:
 
 
 async def test_labels_taints_and_allow_lists_decide_who_may(engines: list[str]) -> None:
-    async with (
-        router(engines, model_policy=("model=mock,kv-cost=lmetric",)) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router(engines, model_policy=("model=mock,kv-cost=lmetric",))) as client:
         anywhere = {worker(await ask(client, router_mode="round-robin")) for _ in "1234"}
         labelled = await ask(client, labels="gpu:h100")
         tolerant = await ask(client, {"tolerations": ["batch"], "allowed_workers": ["w1"]})
@@ -72,10 +69,7 @@ async def test_labels_taints_and_allow_lists_decide_who_may(engines: list[str]) 
 
 
 async def test_clients_may_be_forbidden_to_choose(engines: list[str]) -> None:
-    async with (
-        router(engines, client_overrides=False) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router(engines, client_overrides=False)) as client:
         answers = [await ask(client, worker_id="w1", router_mode="direct") for _ in range(2)]
 
     assert [answer.status_code for answer in answers] == [200, 200]
@@ -95,10 +89,7 @@ async def test_a_mode_that_looks_at_no_prompt_reads_none_unless_asked(
     text = "Hello, is anybody there? " * 20
     turns = [{"role": "user", "content": text}]
     body = {"model": "mock", "messages": turns, "max_tokens": 2}
-    async with (
-        router(workers, **settings) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router(workers, **settings)) as client:
         path, asks_kv = "/v1/chat/completions", {"x-kvmesh-router-mode": "kv"}
         answers = [await client.post(path, json=body) for _ in range(2)]
         answers.append(await client.post(path, json=body, headers=asks_kv))

@@ -80,6 +80,13 @@ async def serving(
 
 
 @contextlib.asynccontextmanager
+async def client_of(server: AbstractAsyncContextManager[str]) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client of a server that runs as long."""
+    async with server as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
 async def router(
     engines: Sequence[str], *, port: int = 0, bucket: str = "default", **settings: Any
 ) -> AsyncIterator[str]:
@@ -127,16 +134,29 @@ async def engine(wanted: MockerOptions) -> AsyncIterator[Mocker]:
 
 
 @contextlib.asynccontextmanager
-async def sidecar(url: str, nats: NatsSettings) -> AsyncIterator[None]:
-    """Run the sidecar of the engine at `url`, called w."""
+async def mockers(count: int = 1, **options: Any) -> AsyncIterator[list[Mocker]]:
+    """Run pretend engines on free ports; without `timing_profile` they answer at once."""
+    ports = {"port": 0, "kv_events_port": 0, "replay_port": 0}
+    wanted = MockerOptions(**{"timing_profile": "instant", **ports, **options})
+    async with contextlib.AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(engine(wanted)) for _ in range(count)]
+
+
+@contextlib.asynccontextmanager
+async def running(serve: Callable[[Stop], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run what has no page that says when it serves."""
     stop = Stop()
-    wanted = WorkerSettings(engine_url=url, worker_id="w", nats=nats)
-    running = asyncio.create_task(Sidecar(wanted).serve(stop))
+    task = asyncio.ensure_future(serve(stop))
     try:
         yield
     finally:
         stop.request()
-        await running
+        await asyncio.wait_for(task, READY_S)
+
+
+def sidecar(url: str, nats: NatsSettings, name: str = "w") -> AbstractAsyncContextManager[None]:
+    """Run the sidecar of the engine at `url`."""
+    return running(Sidecar(WorkerSettings(engine_url=url, worker_id=name, nats=nats)).serve)
 
 
 @contextlib.asynccontextmanager

@@ -55,6 +55,27 @@ def door(port: int) -> tuple[str, ...]:
     return ("--http-port", str(port))
 
 
+@contextlib.contextmanager
+def router_processes(count: int, folder: Path, *flags: str) -> Iterator[list[MeshProcess]]:
+    """Run so many routers with the same flags, r0, r1, …"""
+    processes = [
+        MeshProcess(
+            f"r{number}",
+            f"http://127.0.0.1:{port}",
+            ("router", "--router-id", f"r{number}", *door(port), *flags),
+            folder / f"r{number}.log",
+        )
+        for number, port in enumerate(fixed_ports(count))
+    ]
+    for process in processes:
+        process.start()
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+
+
 @contextlib.asynccontextmanager
 async def running(*processes: MeshProcess) -> AsyncIterator[httpx.AsyncClient]:
     for process in processes:

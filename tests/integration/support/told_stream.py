@@ -89,14 +89,21 @@ class Told(msgspec.Struct):
             self.reason = choice["finish_reason"] or self.reason
 
 
-def form(name: str, number: int = 0, tokens: int = 40) -> tuple[str, dict[str, Any]]:
-    """Return path and body of a stream of this form of `FORMS`; prompts differ by `number`."""
-    return asked({"stream_options": {"include_usage": True}, **FORMS[name]}, number, tokens)
+def form(
+    name: str, number: int = 0, tokens: int = 40, *, behind: str = ""
+) -> tuple[str, dict[str, Any]]:
+    """Return path and body of a stream of this form of `FORMS`; prompts differ by `number`,
+    `behind` which the same text may stand.
+    """
+    usage = {"stream_options": {"include_usage": True}}
+    return asked({**usage, **FORMS[name]}, number, tokens, behind)
 
 
-def asked(body: Mapping[str, Any], number: int, tokens: int) -> tuple[str, dict[str, Any]]:
+def asked(
+    body: Mapping[str, Any], number: int, tokens: int, behind: str = ""
+) -> tuple[str, dict[str, Any]]:
     """Return path and body of a stream of so many tokens, a completion if `body` has a prompt."""
-    text = f"story {number} of many, told slowly"
+    text = f"story {number} of many, told slowly{behind}"
     whole = {"model": "mock", "stream": True, "ignore_eos": True, "max_tokens": tokens, **body}
     if whole.get("prompt"):
         return COMPLETIONS, {**whole, "prompt": text}

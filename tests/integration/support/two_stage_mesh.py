@@ -20,8 +20,7 @@ from kvmesh.settings.roles import (
     RouterSettings,
     WorkerSettings,
 )
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import free_port, serving
+from tests.integration.support.live_router import free_port, mockers, serving
 
 WITHIN_S = 60.0
 SYSTEM = "You are a helpful assistant."
@@ -43,11 +42,9 @@ class TwoStageMesh:
         self._stack = stack
         for number in range(self.workers):
             # No instant answers: the next turn comes after what routers tell each other.
-            mocker = Mocker(
-                MockerOptions(port=0, kv_events_port=0, replay_port=0, speedup_ratio=5.0)
+            (mocker,) = await stack.enter_async_context(
+                mockers(speedup_ratio=5.0, timing_profile="dynamo")
             )
-            await mocker.start()
-            stack.push_async_callback(mocker.stop)
             settings = WorkerSettings(
                 engine_url=mocker.url,
                 bucket=self.buckets[number % len(self.buckets)],

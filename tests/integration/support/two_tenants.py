@@ -15,8 +15,8 @@ from kvmesh.core.admission.access import Role
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.requests import SessionSettings, TenantSettings
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import free_port, serving
+from kvmesh_lab.mocker.command import Mocker
+from tests.integration.support.live_router import free_port, mockers, serving
 
 Kind = Literal[
     "router",
@@ -82,11 +82,7 @@ async def tenants(
 ) -> AsyncIterator[Tenants]:
     """Serve a door; with `apart` tenants share no cached block but what `sharing` (TOML) allows."""
     async with contextlib.AsyncExitStack() as stack:
-        engine = Mocker(
-            MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-        )
-        await engine.start()
-        stack.push_async_callback(engine.stop)
+        (engine,) = await stack.enter_async_context(mockers())
         keys = {
             name: add_key(ApiKeyOptions(name, file=folder / "keys.toml", tenant=tenant, role=roles))
             for name, (tenant, roles) in HOLDERS.items()

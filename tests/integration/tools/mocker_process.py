@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 import httpx
 
 from tests.integration.support.live_router import free_port
-
-READY_S = 60.0
+from tests.integration.support.waiting import until_ready
 
 
 @asynccontextmanager
@@ -24,9 +23,8 @@ async def mocker_process(**flags: object) -> AsyncIterator[str]:
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        async with httpx.AsyncClient(base_url=url, timeout=20) as client, asyncio.timeout(READY_S):
-            while not await _is_ready(client):  # noqa: ASYNC110  another process
-                await asyncio.sleep(0.1)
+        async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+            await until_ready(client, path="/health")
         yield url
     finally:
         with contextlib.suppress(ProcessLookupError):  # it may have been told to end itself
@@ -36,10 +34,3 @@ async def mocker_process(**flags: object) -> AsyncIterator[str]:
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-async def _is_ready(client: httpx.AsyncClient) -> bool:
-    try:
-        return (await client.get("/health")).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False

@@ -12,6 +12,7 @@ import pytest
 from kvmesh.client import AsyncClient
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
+from tests.integration.support.live_router import mockers
 
 pytestmark = pytest.mark.integration
 
@@ -60,16 +61,15 @@ async def test_json_has_figures_and_advice() -> None:
 
 
 async def test_a_live_router_is_measured() -> None:
-    engine = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await engine.start()
-    async with live_router.router([engine.url]) as url, AsyncClient(url) as client:
+    async with (
+        mockers() as (engine,),
+        live_router.router([engine.url]) as url,
+        AsyncClient(url) as client,
+    ):
         for number in range(24):
             prompt = "Once upon a time. " * 30 + str(number)
             await client.kv({"model": "mock", "max_tokens": 1, "prompt": prompt})
         code, out, err = await analyze("--live", "--url", url)
-    await engine.stop()
 
     assert (code, err) == (0, "")
     assert "24 requests in the last ten minutes" in out

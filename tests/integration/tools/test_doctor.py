@@ -9,11 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from kvmesh.app.ops.nats.server import NatsServer
-from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.engines.seen import Finding, Level
@@ -22,7 +20,9 @@ from kvmesh.errors import ConfigError
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from kvmesh.transport.http.server.server import HttpServer
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import Mocker
+from tests.integration.support.live_router import client_of, mockers, running
+from tests.integration.support.waiting import seen
 from tests.unit.app.prompts.tokenizer_models import write_model
 
 pytestmark = pytest.mark.integration
@@ -30,19 +30,8 @@ pytestmark = pytest.mark.integration
 
 @asynccontextmanager
 async def engine(**changes: Any) -> AsyncIterator[Mocker]:
-    options: dict[str, Any] = {
-        "port": 0,
-        "kv_events_port": 0,
-        "replay_port": 0,
-        "timing_profile": "instant",
-        "num_gpu_blocks_override": 512,
-    }
-    mocker = Mocker(MockerOptions(**options | changes))
-    await mocker.start()
-    try:
+    async with mockers(**{"num_gpu_blocks_override": 512} | changes) as (mocker,):
         yield mocker
-    finally:
-        await mocker.stop()
 
 
 def free_port() -> int:
@@ -66,17 +55,6 @@ async def router(nats: NatsServer, namespace: str, **cost: Any) -> AsyncIterator
     async with running(server.serve):
         await until_open(port)
         yield f"http://127.0.0.1:{port}"
-
-
-@asynccontextmanager
-async def running(serve: Any) -> AsyncIterator[None]:
-    stop = Stop()
-    task = asyncio.create_task(serve(stop))
-    try:
-        yield
-    finally:
-        stop.request()
-        await asyncio.wait_for(task, 60)
 
 
 async def until_open(port: int) -> None:
@@ -264,16 +242,11 @@ async def test_a_mesh_router_warns_of_blocks_of_another_size(
 ) -> None:
     async with (
         engine(block_size=32) as mocker,
-        router(nats_server, namespace, kv_cache_block_size=16) as url,
         running(sidecar(mocker, nats_server, namespace).serve),
-        httpx.AsyncClient(base_url=url, timeout=30.0) as http,
-        asyncio.timeout(60),
+        client_of(router(nats_server, namespace, kv_cache_block_size=16)) as http,
     ):
-        reported = ""
-        # The router needs a moment to hear of the worker.
-        while "no prefix can match" not in reported:
-            await asyncio.sleep(0.1)
-            reported = (await http.get("/ready")).text
+        page = await seen(http, "/ready", lambda page: "no prefix can match" in str(page))
+        reported = str(page)
 
     assert "w: no prefix can match: KV blocks have 32 tokens" in reported
     assert "start the router with --kv-cache-block-size 32" in reported

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from kvmesh.errors import ConfigError, TransportError
 from kvmesh.settings.mocker import MockerSettings
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
 from kvmesh_lab.mocker.command import Mocker, MockerOptions, options_from, run_mocker
+from tests.integration.support.waiting import until
 from tests.unit.app.prompts.tokenizer_models import write_model
 
 pytestmark = pytest.mark.integration
@@ -52,12 +53,6 @@ async def serving(**changes: Any) -> AsyncIterator[tuple[Mocker, httpx.AsyncClie
 async def openai_client(mocker: Mocker) -> AsyncIterator[AsyncOpenAI]:
     async with AsyncOpenAI(base_url=f"{mocker.url}/v1", api_key="x", max_retries=0) as client:
         yield client
-
-
-async def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110  what is waited for happens in sockets
-            await asyncio.sleep(0.002)
 
 
 def user(text: str) -> list[Any]:

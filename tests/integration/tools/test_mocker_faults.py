@@ -14,8 +14,9 @@ import pytest
 
 from kvmesh.errors import ConfigError
 from kvmesh.settings.mocker import MockerSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions, options_from
+from kvmesh_lab.mocker.command import Mocker, options_from
 from kvmesh_lab.mocker.model.faults import DEAD_MESSAGE, FaultOptions
+from tests.integration.support.live_router import mockers
 from tests.integration.support.stream_oracle import Finding, StreamOracle, received
 from tests.integration.tools.mocker_process import mocker_process
 
@@ -30,21 +31,13 @@ PROBES = ("/health", "/v1/models", "/metrics", "/load", "/ping", "/version")
 async def serving(
     *fail: str, flap: str = "", fail_health: bool = False, **changes: Any
 ) -> AsyncIterator[tuple[Mocker, httpx.AsyncClient]]:
-    options: dict[str, Any] = {
-        "port": 0,
-        "kv_events_port": 0,
-        "replay_port": 0,
-        "timing_profile": "instant",
-        "num_gpu_blocks_override": 512,
-        "faults": FaultOptions(fail=fail, flap=flap, fail_health=fail_health),
-    }
-    mocker = Mocker(MockerOptions(**options | changes))
-    await mocker.start()
-    try:
-        async with httpx.AsyncClient(base_url=mocker.url, timeout=60) as client:
-            yield mocker, client
-    finally:
-        await mocker.stop()
+    faults = FaultOptions(fail=fail, flap=flap, fail_health=fail_health)
+    options: dict[str, Any] = {"num_gpu_blocks_override": 512, "faults": faults} | changes
+    async with (
+        mockers(**options) as (mocker,),
+        httpx.AsyncClient(base_url=mocker.url, timeout=60) as client,
+    ):
+        yield mocker, client
 
 
 async def raw_answer(mocker: Mocker, body: dict[str, Any]) -> bytes:

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from kvmesh.app.process.running import Stop
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh_lab.replay.command import ReplayOptions, replay, run_replay
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -41,12 +42,6 @@ def options(server: ReplayEndpoint, **changes: Any) -> ReplayOptions:
         progress=False,
     )
     return dataclasses.replace(plain, **changes)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  the server has no event for what is asked
-            await asyncio.sleep(0.01)
 
 
 async def test_a_slice_is_sent_and_measured(endpoint: ReplayEndpoint) -> None:

@@ -19,8 +19,8 @@ from kvmesh.actors.wire import Subjects
 from kvmesh.app.mesh.plane import event_plane
 from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.settings.roles import NatsSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import free_port
+from kvmesh_lab.mocker.command import Mocker
+from tests.integration.support.live_router import free_port, mockers
 
 pytestmark = pytest.mark.integration
 
@@ -127,10 +127,8 @@ async def answers(port: int) -> bool:
 
 @pytest.fixture
 async def engine() -> AsyncIterator[Mocker]:
-    found = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
-    await found.start()
-    yield found
-    await found.stop()
+    async with mockers() as (mocker,):
+        yield mocker
 
 
 @pytest.mark.parametrize("role", list(MOST_OF))

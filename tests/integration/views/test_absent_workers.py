@@ -1,13 +1,11 @@
 """A worker that was configured and never answered: everybody who asks is told, and why."""
 
-import asyncio
-
-import httpx
 import pytest
 
 from kvmesh.actors.members.static_registry import SILENT
 from tests.integration.support.failing_engine import FailingEngine, failing_engines
-from tests.integration.support.live_router import free_port, router
+from tests.integration.support.live_router import client_of, free_port, router
+from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
 
@@ -16,21 +14,16 @@ async def test_a_dead_url_is_named_by_every_view_until_its_engine_answers() -> N
     port = free_port()
     async with (
         failing_engines(1) as (well,),
-        router([well.url, f"http://127.0.0.1:{port}"]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(router([well.url, f"http://127.0.0.1:{port}"])) as client,
     ):
         ready = await client.get("/ready")
-        async with asyncio.timeout(20):
-            while not (overview := (await client.get("/v1/overview")).json())["problems"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        overview = await seen(client, "/v1/overview", lambda page: page["problems"])
         metrics = (await client.get("/metrics")).text
         prompt = {"model": "m", "prompt": "hello"}
         served = await client.post("/v1/completions", json=prompt)
         late = FailingEngine()
         await late.server.start("127.0.0.1", port)
-        async with asyncio.timeout(20):
-            while "warnings" in (await client.get("/ready")).json():  # noqa: ASYNC110  nothing tells
-                await asyncio.sleep(0.05)
+        await seen(client, "/ready", lambda page: "warnings" not in page)
         rows = (await client.get("/v1/overview")).json()["workers"]
         await late.server.close()
 
@@ -47,13 +40,8 @@ async def test_a_dead_url_is_named_by_every_view_until_its_engine_answers() -> N
 
 async def test_where_no_engine_ever_answered_the_router_says_which() -> None:
     dead = f"http://127.0.0.1:{free_port()}"
-    async with (
-        router([dead, dead], path="/health") as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-        asyncio.timeout(20),
-    ):
-        while not (answer := (await client.get("/ready")).json()).get("warnings"):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    async with client_of(router([dead, dead], path="/health")) as client:
+        answer = await seen(client, "/ready", lambda page: page.get("warnings"))
         asked = await client.post("/v1/completions", json={"model": "m", "prompt": "x"})
 
     assert f"w0, w1: gets no requests: {SILENT}" in answer["warnings"]

@@ -18,7 +18,7 @@ from kvmesh.settings.requests import FailureSettings
 from kvmesh.settings.roles import CostSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.alarm_history import ALERTS, AlarmHistory, alarm_names, promtool
-from tests.integration.support.live_router import meta_router, router
+from tests.integration.support.live_router import client_of, meta_router, router
 
 pytestmark = pytest.mark.integration
 
@@ -119,8 +119,7 @@ async def run(one: Experiment, folder: Path) -> list[set[str]]:
     }
     async with (
         mockers(2) as engines,
-        router([engine.url for engine in engines], bucket="chat", **settings) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(router([engine.url for engine in engines], bucket="chat", **settings)) as client,
         load(client),
     ):
         times = [await record(client, history, BEFORE)]
@@ -178,8 +177,7 @@ async def test_a_meta_router_whose_replicas_are_gone_raises_alarms(tmp_path: Pat
         ]
         replicas = [f"chat={url}" for url in urls]
         async with (
-            meta_router(replicas, wait_for_replica_s=0.0) as door,
-            httpx.AsyncClient(base_url=door, timeout=60) as client,
+            client_of(meta_router(replicas, wait_for_replica_s=0.0)) as client,
             load(client),
         ):
             before_s = await record(client, history, BEFORE)

@@ -16,8 +16,16 @@ from rich.console import Console
 from kvmesh.app.views.explain_command import ExplainOptions, fetch_answer, print_answer
 from kvmesh.errors import TransportError
 from kvmesh.settings.requests import DecisionSettings
-from tests.integration.support.live_router import chat, events, free_port, meta_router, router
+from tests.integration.support.live_router import (
+    chat,
+    client_of,
+    events,
+    free_port,
+    meta_router,
+    router,
+)
 from tests.integration.support.replay_endpoint import ReplayEndpoint, serve
+from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
 
@@ -40,10 +48,7 @@ async def engines() -> AsyncIterator[list[ReplayEndpoint]]:
 
 @pytest.fixture
 async def alone(engines: list[ReplayEndpoint]) -> AsyncIterator[httpx.AsyncClient]:
-    async with (
-        router([engine.url for engine in engines]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with client_of(router([engine.url for engine in engines])) as client:
         yield client
 
 
@@ -130,8 +135,9 @@ async def test_beyond_the_rate_only_the_chosen_worker_is_kept(
     engines: list[ReplayEndpoint],
 ) -> None:
     async with (
-        router([one.url for one in engines], decision=DecisionSettings(explain_per_s=0)) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(
+            router([one.url for one in engines], decision=DecisionSettings(explain_per_s=0))
+        ) as client,
     ):
         await chat(client, PROMPT, "thin")
         answer = (await client.get("/v1/decisions/thin")).json()
@@ -231,8 +237,7 @@ async def test_a_meta_router_shows_all_buckets_and_finds_their_decisions(
     async with (
         router([engines[0].url], bucket="chat") as chat_url,
         router([engines[1].url], bucket="code") as code_url,
-        meta_router([f"chat={chat_url}", f"code={code_url}"]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        client_of(meta_router([f"chat={chat_url}", f"code={code_url}"])) as client,
     ):
         for bucket in ("chat", "code"):
             await chat(client, PROMPT, f"in-{bucket}", bucket=bucket)
@@ -293,12 +298,7 @@ async def test_a_replica_that_goes_away_is_told_and_its_next_life_is_followed(
 
 
 async def overview_when(client: httpx.AsyncClient, good: Callable[[Any], bool]) -> Any:
-    async with asyncio.timeout(60):
-        while True:
-            seen = (await client.get("/v1/overview")).json()
-            if good(seen):
-                return seen
-            await asyncio.sleep(0.1)
+    return await seen(client, "/v1/overview", good)
 
 
 async def test_explain_prints_a_decision_for_people(alone: httpx.AsyncClient) -> None:

@@ -1,7 +1,6 @@
 """/metrics of real routers: true, and docs/reference/metrics.md explains it."""
 
 import re
-import time
 from pathlib import Path
 
 import httpx
@@ -20,6 +19,7 @@ from tests.integration.mesh.test_mesh import RunningMesh, eventually, mesh  # no
 from tests.integration.picker import live_picker
 from tests.integration.picker.asking import chat, serve
 from tests.integration.support import live_router
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -67,12 +67,14 @@ def value(metrics: dict[str, Metric], sample: str, **labels: str) -> float:
 async def metrics_when_counted(client: httpx.AsyncClient, requests: int) -> dict[str, Metric]:
     """Return the metrics once so many requests are in them: ended ones are read in slices."""
     read = {"stage": "end", "result": "read"}
-    deadline = time.monotonic() + 60.0
-    while True:
+
+    async def counted() -> dict[str, Metric] | None:
         metrics = families((await client.get("/metrics")).text)
-        if value(metrics, "kvmesh_insight_records_total", **read) == requests:
-            return metrics
-        assert time.monotonic() < deadline, metrics["kvmesh_insight_records"]
+        found = value(metrics, "kvmesh_insight_records_total", **read)
+        return metrics if found == requests else None
+
+    metrics: dict[str, Metric] = await until(counted)
+    return metrics
 
 
 async def test_what_is_counted_is_what_happened() -> None:
@@ -80,10 +82,7 @@ async def test_what_is_counted_is_what_happened() -> None:
         MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
     )
     await engine.start()
-    async with (
-        live_router.router([engine.url]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with live_router.client_of(live_router.router([engine.url])) as client:
         for number in range(4):
             body = {"model": "mock", "max_tokens": 3, "prompt": PROMPT + str(number)}
             assert (await client.post("/v1/completions", json=body)).status_code == 200
@@ -193,10 +192,7 @@ async def test_a_shadow_policy_is_asked_and_not_obeyed() -> None:
         await engine.start()
     shadows = DecisionSettings(shadow_policy=("kv:prefill-decode:overlap_score_weight=0",))
     urls = [engine.url for engine in engines]
-    async with (
-        live_router.router(urls, decision=shadows) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
-    ):
+    async with live_router.client_of(live_router.router(urls, decision=shadows)) as client:
         workers = set()
         for number in range(3):
             body = {"model": "mock", "max_tokens": 1, "prompt": PROMPT + str(number)}

@@ -12,6 +12,7 @@ from kvmesh.core.insight.scaling import ScalingOptions
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -37,12 +38,12 @@ async def samples(client: httpx.AsyncClient) -> dict[tuple[str, str], float]:
 async def figures_when(
     client: httpx.AsyncClient, ready: Callable[[dict[tuple[str, str], float]], bool]
 ) -> dict[tuple[str, str], float]:
-    async with asyncio.timeout(60.0):
-        while True:
-            found = await samples(client)
-            if ready(found):
-                return found
-            await asyncio.sleep(0.02)
+    async def good() -> dict[tuple[str, str], float] | None:
+        found = await samples(client)
+        return found if ready(found) else None
+
+    found: dict[tuple[str, str], float] = await until(good)
+    return found
 
 
 def body(number: int) -> dict[str, Any]:
@@ -61,8 +62,9 @@ async def test_load_fills_the_workers_and_the_idle_one_leaves_first() -> None:
         await engine.start()
     urls = [engine.url for engine in engines]
     async with (
-        live_router.router(urls, scaling=ScalingOptions(backlog_s=0.5)) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        live_router.client_of(
+            live_router.router(urls, scaling=ScalingOptions(backlog_s=0.5))
+        ) as client,
     ):
         at_rest = await samples(client)
         async with client.stream("POST", "/v1/completions", json=body(0)) as answer:
@@ -91,10 +93,9 @@ async def test_what_is_held_wants_more_workers() -> None:
     await engine.start()
     held = AdmissionSettings(max_backlog_ms=1.0, max_wait_s=60.0)
     async with (
-        live_router.router(
-            [engine.url], admission=held, scaling=ScalingOptions(backlog_s=0.01)
-        ) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        live_router.client_of(
+            live_router.router([engine.url], admission=held, scaling=ScalingOptions(backlog_s=0.01))
+        ) as client,
     ):
         sent = [
             asyncio.create_task(client.post("/v1/completions", json=body(number)))
@@ -126,8 +127,7 @@ async def test_live_programs_fill_caches_while_they_pause() -> None:
         await engine.start()
     prompt = LONG * 12
     async with (
-        live_router.router([engine.url for engine in engines]) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        live_router.client_of(live_router.router([engine.url for engine in engines])) as client,
     ):
         sent = {"model": "mock", "prompt": prompt, "max_tokens": 4}
         headers = {"x-claude-code-session-id": "an-agent"}

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kvmesh.client import AsyncClient
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
+from tests.integration.support.live_router import mockers
 
 # Workers of a parallel test run ignore SIGINT, and so would what they start.
 TOP = """
@@ -31,13 +31,11 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
-    engine = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await engine.start()
-    async with live_router.router([engine.url]) as url:
+    async with (
+        mockers() as (engine,),
+        live_router.router([engine.url]) as url,
+    ):
         yield url
-    await engine.stop()
 
 
 async def send(url: str) -> str:

@@ -20,8 +20,8 @@ from kvmesh.app.front.tracing import Tracer, tracer_for
 from kvmesh.errors import ConfigError
 from kvmesh.settings.roles import LogSettings
 from kvmesh.transport.http.wire.trace import Trace
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
+from tests.integration.support.live_router import mockers
 from tests.integration.views.collector import (
     BUSY,
     GARBAGE,
@@ -61,17 +61,12 @@ async def collector() -> AsyncIterator[Collector]:
 @contextlib.asynccontextmanager
 async def traced(url: str, share: float | None = None) -> AsyncGenerator[httpx.AsyncClient]:
     """Serve a router over one simulated engine, traced to `url`."""
-    engine = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await engine.start()
     log = LogSettings(otlp_endpoint=url, otlp_sample=share)
     async with (
-        live_router.router([engine.url], log=log) as front,
-        httpx.AsyncClient(base_url=front, timeout=60) as client,
+        mockers() as (engine,),
+        live_router.client_of(live_router.router([engine.url], log=log)) as client,
     ):
         yield client
-    await engine.stop()
 
 
 async def figures(client: httpx.AsyncClient) -> dict[str, float]:
@@ -120,10 +115,6 @@ async def test_a_request_is_one_span_below_the_clients(collector: Collector) -> 
 
 
 async def test_an_attempt_that_fails_is_told_with_the_next(collector: Collector) -> None:
-    engine = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await engine.start()
 
     async def busy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -135,14 +126,15 @@ async def test_an_attempt_that_fails_is_told_with_the_next(collector: Collector)
     server = await asyncio.start_server(busy, "127.0.0.1", 0)
     gone = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with (
+        mockers() as (engine,),
         server,
-        live_router.router([gone, engine.url], log=LogSettings(otlp_endpoint=collector.url)) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        live_router.client_of(
+            live_router.router([gone, engine.url], log=LogSettings(otlp_endpoint=collector.url))
+        ) as client,
     ):
         for number in range(8):
             asked = BODY | {"prompt": f"{number} " * 200}
             assert (await client.post("/v1/completions", json=asked)).is_success
-    await engine.stop()
 
     longest = max(collector.spans, key=lambda span: len(span.events))
     assert attributes(longest)["kvmesh.attempts"] == 2
@@ -200,8 +192,7 @@ async def test_the_next_hop_continues_the_trace(
     log = LogSettings(otlp_endpoint=collector.url, otlp_sample=share)
     async with (
         server,
-        live_router.router([url], log=log, parity_sample=0) as front,
-        httpx.AsyncClient(base_url=front, timeout=60) as client,
+        live_router.client_of(live_router.router([url], log=log, parity_sample=0)) as client,
     ):
         assert (await client.post("/v1/completions", json=BODY, headers=sent)).is_success
 

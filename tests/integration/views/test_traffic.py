@@ -1,7 +1,6 @@
 """What flows through real front doors: rates by model and tenant, errors by kind, a day of it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -17,20 +16,14 @@ from tests.integration.support.failing_engine import (
     failing_engines,
     never_answer,
 )
-from tests.integration.support.live_router import free_port, router, serving
+from tests.integration.support.live_router import client_of, free_port, router, serving
+from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
 
 
 def chat(model: str, text: str = "hello") -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": text}]}
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    deadline = asyncio.get_running_loop().time() + 30.0
-    while not await holds():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.02)
 
 
 async def ask(client: httpx.AsyncClient, model: str, tenant: str) -> int:
@@ -47,10 +40,11 @@ async def overview(client: httpx.AsyncClient) -> dict[str, Any]:
 async def test_a_router_counts_by_model_tenant_and_kind_of_error() -> None:
     async with (
         failing_engines(1) as engines,
-        router(
-            [engines[0].url], parity_sample=0, failure=FailureSettings(wait_for_worker_s=0.0)
-        ) as url,
-        httpx.AsyncClient(base_url=url, timeout=30.0) as client,
+        client_of(
+            router(
+                [engines[0].url], parity_sample=0, failure=FailureSettings(wait_for_worker_s=0.0)
+            )
+        ) as client,
     ):
         engine = engines[0]
         engine.answer = answer_well

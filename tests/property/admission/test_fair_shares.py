@@ -175,5 +175,5 @@ class SharesMachine(RuleBasedStateMachine):
 
 TestShares = SharesMachine.TestCase
 TestShares.settings = settings(
-    max_examples=60, stateful_step_count=40, phases=(Phase.explicit, Phase.generate)
+    max_examples=25, stateful_step_count=40, phases=(Phase.explicit, Phase.generate)
 )

@@ -144,4 +144,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(max_examples=100, stateful_step_count=30)
+TestQueue.settings = settings(max_examples=40, stateful_step_count=30)

@@ -162,7 +162,7 @@ def test_a_quadratic_pattern_is_seen() -> None:
         return lambda: [found.fullmatch(text) for text in texts]
 
     with pytest.raises(AssertionError, match="times as much"):
-        assert_linear(all_of, PUMPED)
+        assert_linear(all_of, PUMPED // 2)
 
 
 GLOBS: Final = ("*a*a*a*a*b", "*aaaa*b", "[!b]*[!b]*b", "?*?*?*b", "*" * 20 + "b")

@@ -5,7 +5,6 @@ they are keys in packed form (`core.blocks.hashing.as_key`), or never come to a 
 """
 
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cache
 from random import Random
@@ -16,7 +15,7 @@ import pytest
 from kvmesh._native import Peer
 from kvmesh.core.admission.prefix_groups import PrefixGroups
 from kvmesh.core.blocks.events import ROOT, WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes, as_key, pack_hashes
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.buckets.homes import HomeOptions, Homes
 from kvmesh.core.cost.arms import Marks
 from kvmesh.core.index.index import KvIndex
@@ -128,18 +127,3 @@ def ratio(way: Callable[[list[int]], None]) -> float:
 @pytest.mark.parametrize("way", WAYS)
 def test_chosen_ints_cost_what_random_ones_do(way: Callable[[list[int]], None]) -> None:
     assert ratio(way) <= MOST_RATIO
-
-
-def test_a_dict_of_ints_is_slow_by_them() -> None:
-    def ints(numbers: Sequence[int]) -> None:
-        known = OrderedDict.fromkeys(numbers)
-        for number in numbers:
-            known.move_to_end(number)
-
-    def packed(numbers: Sequence[int]) -> None:
-        known = OrderedDict.fromkeys(map(as_key, numbers))
-        for number in numbers:
-            known.move_to_end(as_key(number))
-
-    assert ratio(ints) > MOST_RATIO
-    assert ratio(packed) <= MOST_RATIO

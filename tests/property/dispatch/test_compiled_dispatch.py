@@ -52,7 +52,6 @@ from kvmesh.core.routing.sessions import SessionOptions, Sessions
 from kvmesh.errors import NoWorkerError
 from tests.reference.decision_log import naive_log
 from tests.reference.routing import dispatch as naive
-from tests.reference.routing import outbox as outbox_model
 from tests.reference.routing.scheduler import NaiveScheduler
 from tests.reference.workers.speed_report import speed_report
 
@@ -133,9 +132,7 @@ class Side:
             index=self.index,
             routed=self.routed,
         )
-        self.outbox: BookingOutbox | outbox_model.BookingOutbox = outbox_model.BookingOutbox(
-            self.scheduler.sequences, 1
-        )
+        self.outbox = BookingOutbox(self.scheduler.sequences, 1)
         self.hints = new_approx(graded=True)
         self.scheduler.listen(self.hints)
         self.scheduler.sessions = Sessions(SessionOptions(affinity="hard"))

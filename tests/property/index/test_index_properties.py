@@ -229,7 +229,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndex = IndexMachine.TestCase
-TestIndex.settings = settings(max_examples=60, stateful_step_count=30)
+TestIndex.settings = settings(max_examples=30, stateful_step_count=30)
 
 
 def run_compiled(machine: type[RuleBasedStateMachine], max_examples: int, steps: int) -> None:
@@ -351,7 +351,7 @@ class CappedMachine(RuleBasedStateMachine):
 
 
 TestCappedIndex = CappedMachine.TestCase
-TestCappedIndex.settings = settings(max_examples=40, stateful_step_count=40)
+TestCappedIndex.settings = settings(max_examples=25, stateful_step_count=40)
 
 
 def test_the_compiled_index_keeps_its_cap_too() -> None:
@@ -373,7 +373,7 @@ events = st.one_of(
 
 
 @given(st.lists(st.tuples(workers, events), max_size=40))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_nonsense_neither_raises_nor_falsifies_the_counts(
     history: list[tuple[WorkerId, Stored | Removed | Cleared]],
 ) -> None:

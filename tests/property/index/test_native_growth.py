@@ -165,6 +165,27 @@ def test_a_part_made_in_slices_is_that_of_the_moment_whatever_changes_between_th
         assert [table.size() for table in pair.tables] == [pair.tables[0].size()] * 2
 
 
+def test_a_view_copies_what_changes_once_or_twice_however_often_that_is() -> None:
+    table = Table()
+    first, second = (table.admit(NAMES[one], 1 << one) for one in range(2))
+    fresh = blocks_of_one_shard(random.Random(3))
+    known = list(islice(fresh, 3_000))
+    table.store(first, pack_hashes(known))
+    view = table.freeze()
+
+    table.store(first, pack_hashes(list(islice(fresh, 5_000))))
+    copied_of_new = view.blocks(SHARD) - table.size()
+    for turn in range(4_000):
+        flip = table.remove if turn % 2 else table.store
+        flip(second, pack_hashes(known[:100]))
+    table.remove(first, pack_hashes(known[::3]))
+    copied = view.blocks(SHARD) - table.size()
+
+    assert copied_of_new == 0
+    assert 1_100 <= copied <= 8_000 + len(known)
+    assert list(view.take(SHARD).items()) == [(block >> 8, 1) for block in known]
+
+
 @pytest.mark.parametrize("steps", [0, 1, 4, 9, 14, 20, 30, 40, 50])
 def test_a_part_given_up_half_way_lets_its_table_go(steps: int) -> None:
     rng = random.Random(steps)

@@ -160,7 +160,7 @@ class TwinMachine(RuleBasedStateMachine):
 
 
 def test_both_cores_believe_the_same_whatever_they_are_told() -> None:
-    TwinMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
+    TwinMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=30)
     TwinMachine.TestCase("runTest").runTest()
 
 

@@ -192,6 +192,7 @@ def test_chunks_that_are_taken_say_what_their_events_say(parts: list[list[bytes]
     passed = [feeding.feed(content) for content in contents]
 
     if taken:
+        assert not isinstance(taken, bytes), "it is the end"
         flags, changed = taken if isinstance(taken, tuple) else (taken, data)
         rest = iter(passed)
         assert flags & (TAKEN | ENDED) == TAKEN | ENDED

@@ -129,7 +129,8 @@ class World:
 
     def tell(self, place: int) -> None:
         governor = self.governors[place]
-        reported, reported_s = list(governor.updates.values()), self.now
+        reported_s = self.now
+        reported = [agent.record(reported_s) for agent in governor.updates.values()]
         governor.updates.clear()
         if reported and len(self.governors) > 1:
             self.at(self.delay_s, lambda: self.receive(place, reported, reported_s))

@@ -7,8 +7,8 @@ from tests.property.programs.governed_world import LOOK_S, World, reserved
 FOR_EVER_S = 1e6
 
 
-@pytest.mark.parametrize("hundred", range(10))
-def test_no_turn_waits_beyond_the_bound_in_a_thousand_worlds(hundred: int) -> None:
+@pytest.mark.parametrize("hundred", range(3))
+def test_no_turn_waits_beyond_the_bound_in_hundreds_of_worlds(hundred: int) -> None:
     held = late = 0
     for seed in range(100 * hundred, 100 * hundred + 100):
         world = World(seed, replicas=1 + seed % 3)
@@ -24,7 +24,7 @@ def test_no_turn_waits_beyond_the_bound_in_a_thousand_worlds(hundred: int) -> No
     assert late > 10
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(15))
 def test_a_replica_killed_in_the_middle_starves_nobody(seed: int) -> None:
     world = World(seed, replicas=3)
     world.at(10.0, lambda: world.kill(seed % 3))
@@ -35,7 +35,7 @@ def test_a_replica_killed_in_the_middle_starves_nobody(seed: int) -> None:
     assert not world.unfinished
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(15))
 def test_when_all_have_ended_nothing_is_reserved(seed: int) -> None:
     world = World(seed)
 
@@ -46,7 +46,7 @@ def test_when_all_have_ended_nothing_is_reserved(seed: int) -> None:
     assert governor.statistics().reserved_tokens == 0
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(15))
 def test_replicas_that_heard_everything_know_and_reserve_the_same(seed: int) -> None:
     world = World(seed, replicas=3, most_agents=1000)
 

@@ -204,7 +204,7 @@ def outcome(world: World, chooser: Any, request: RouteRequest, asked: dict[str, 
             vars(one.formula).update(before)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_the_compiled_choice_is_that_of_its_model(data: Any) -> None:
     world = World(data)

@@ -5,8 +5,7 @@ from typing import Final
 
 from kvmesh._native import WorkerState
 from kvmesh.core.blocks.graded import key_count, key_depth
-from tests.reference.routing.weighing import Weighing
-from tests.reference.workers.loads import shared_blocks
+from tests.reference.routing.weighing import Weighing, shared_blocks
 
 NEW_HOME: Final = 0.5
 """A worker that holds more than this share of what the best one does is a home already."""

@@ -8,13 +8,13 @@ import msgspec
 from kvmesh._native import Speeds, WorkerState
 from kvmesh.bounds import clamped
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.blocks.graded import key_count, key_depth
 from kvmesh.core.cost.formulas import PREDICTED_TIME, Cost, score_of
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.terms import Brought, Candidate, Fleet, survey
 from kvmesh.core.cost.weights import Weights
 from kvmesh.core.index.block_table import Groups
 from kvmesh.core.members.loads import MOST_TOKENS
-from tests.reference.workers.loads import shared_blocks
 
 DEFAULT_COST: Final = PREDICTED_TIME
 """What decides where a formula of one's own fails."""
@@ -194,3 +194,22 @@ def by_default(weighing: Weighing, failed: OwnFormula) -> Weighing:
         policy=cost.name if weighing.policy == weighing.cost.name else weighing.policy,
         instead_of=failed.problem,
     )
+
+
+def shared_blocks(shared: Mapping[int, int], keys: Sequence[int], overlap: int) -> int:
+    """Return how many of the first `overlap` blocks a worker's active requests already hold, as the
+    sharing keys that are `Loads.shared` there tell.
+
+    Active requests hold whole prefixes, so presence is monotonic in depth: O(log keys).
+    """
+    high = min(len(keys), key_count(overlap))
+    if not shared or not high or keys[0] not in shared:
+        return 0
+    low = 1
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if keys[middle - 1] in shared:
+            low = middle
+        else:
+            high = middle - 1
+    return key_depth(low)

@@ -9,11 +9,6 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.worker_info import AdapterReport
 
 
-def test_cache_usage_is_a_fraction_and_zero_when_the_total_is_unknown() -> None:
-    assert WorkerLoad(used_blocks=25, total_blocks=100).gpu_cache_usage_perc == 0.25
-    assert WorkerLoad(used_blocks=25).gpu_cache_usage_perc == 0.0
-
-
 @pytest.mark.parametrize(
     ("reported", "share"), [(0.25, 0.25), (-1.0, 0.0), (1e25, 1.0), (nan, 0.0), (inf, 0.0)]
 )
@@ -70,14 +65,6 @@ def test_a_worker_shares_requests_by_the_connector_it_names_or_the_usual_one(
 
 def test_a_connector_of_a_later_version_is_none() -> None:
     assert msgspec.structs.replace(BEAT, connector="telepathy").way is None
-
-
-def test_a_connector_is_written_only_where_one_is_named() -> None:
-    plain = msgspec.msgpack.decode(msgspec.msgpack.encode(BEAT))
-    named = msgspec.msgpack.encode(msgspec.structs.replace(BEAT, connector="shared"))
-
-    assert "connector" not in plain
-    assert msgspec.msgpack.decode(named, type=WorkerHeartbeat).connector == "shared"
 
 
 @pytest.mark.parametrize(

@@ -46,16 +46,6 @@ class Desk:
         return found
 
 
-def test_a_manifest_that_is_read_stops_nobody_and_is_read_once() -> None:
-    desk = Desk(manifest())
-
-    went_on = [len(desk.check(float(second))) for second in range(5)]
-
-    assert went_on == [1] * 5
-    assert desk.reads == 1
-    assert desk.guard.warnings() == ()
-
-
 def test_a_newer_manifest_or_snapshot_stops_all_writing_and_names_its_version() -> None:
     schema, snapshot = Desk(manifest(schema=2)), Desk(manifest(number=2))
 
@@ -92,10 +82,3 @@ def test_all_readers_can_read_what_is_written() -> None:
     older = guard.formats(HEAR_S), guard.must_rewrite(HEAR_S)
 
     assert (young, alone, older) == (((1, 1), True), ((2, 2), False), ((1, 1), True))
-
-
-def test_nothing_stored_is_nothing_to_rewrite() -> None:
-    desk = Desk(None, NEW)
-    desk.check(0.0)
-
-    assert not desk.guard.must_rewrite(0.0)

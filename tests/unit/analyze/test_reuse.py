@@ -45,13 +45,6 @@ def test_a_chat_can_reuse_all_but_its_newest_turn() -> None:
     assert reuse.gap_s.p50 == pytest.approx(10.0)
 
 
-def test_dealing_in_turn_tears_a_chat() -> None:
-    reuse = measure_reuse(chats(turns=4, users=1), SIZE)
-
-    assert reuse.round_robin[2] == pytest.approx((0 + 0 + 1 + 2) / 10)
-    assert reuse.round_robin[16] == 0.0
-
-
 def test_a_prompt_that_ends_inside_a_block_counts_only_its_tokens() -> None:
     reuse = measure_reuse([request(0, 1, 2, tokens=20), request(1, 1, 2, tokens=20)], SIZE)
 

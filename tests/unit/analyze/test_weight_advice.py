@@ -16,7 +16,6 @@ from kvmesh_lab.analyze.weight_advice import (
     WorkerLoad,
     advise_spread,
     advise_weights,
-    usage_advice,
 )
 from kvmesh_lab.report.outcome import distribution
 from kvmesh_lab.traces.trace import TraceRequest
@@ -55,31 +54,6 @@ def test_more_than_a_million_blocks_need_little_weight_on_cache_usage() -> None:
     assert "kv:overlap-usage-waiting:gpu_cache_usage_weight=0.25" in text
     assert "each worker has 1,000,001 KV blocks" in text
     assert "weight_load" in text
-
-
-def test_a_working_set_much_smaller_than_the_caches_does_the_same() -> None:
-    assert "a low weight on cache usage" in words(tokens=100_000, working_set=100_000)
-    assert "a cache of 100,000 tokens would do, the workers have 400,000" in words(tokens=100_000)
-    assert "a low weight on cache usage" not in words(tokens=99_999, working_set=100_000)
-
-
-@pytest.mark.parametrize(("size", "low"), [(16, True), (32, False)])
-def test_blocks_count_rather_than_tokens(size: int, *, low: bool) -> None:
-    tokens = 16 * (MANY_BLOCKS + 1)
-
-    text = words(tokens=tokens, size=size, working_set=10**9)
-
-    assert ("a low weight on cache usage" in text) == low
-    assert ("gpu_cache_usage_weight=1: each worker has" in text) == (not low)
-
-
-def test_nothing_is_said_of_caches_of_unknown_size() -> None:
-    assert "cache usage" not in words()
-
-
-def test_a_million_blocks_exactly_can_be_exhausted() -> None:
-    assert "less than a million" in usage_advice(MANY_BLOCKS - 1).why
-    assert "unlikely" not in usage_advice(MANY_BLOCKS).why
 
 
 @pytest.mark.parametrize(

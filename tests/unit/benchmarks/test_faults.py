@@ -15,14 +15,11 @@ from benchmarks.faults.cells import (
     verdict_table,
 )
 from benchmarks.faults.engine import TinyEngine
-from benchmarks.faults.load import problem_of_stream, problem_of_whole
+from benchmarks.faults.load import problem_of_stream
 from benchmarks.faults.scenes import (
-    Poisoned,
     time_out,
-    too_few,
 )
 
-WHOLE = b'{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"length"}]}'
 CHUNK = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
 LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 USAGE = b'data: {"choices":[],"usage":{}}\n\n'
@@ -104,23 +101,6 @@ def test_a_door_that_fails_more_or_serves_late_or_nothing_misses() -> None:
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        (WHOLE, ""),
-        (WHOLE[:-9], "garbage"),
-        (b"\xff", "garbage"),
-        (b'{"choices":[]}', "no text"),
-        (b'{"choices":[{"message":{},"finish_reason":"stop"}]}', "no text"),
-        (WHOLE[:-1] + b',"model":"another"}', "another model"),
-        (b'{"choices":[{"finish_reason":null}]}', "not whole"),
-        (b'{"error":{"message":"CUDA error"}}', "not whole"),
-    ],
-)
-def test_a_whole_answer_has_finished_choices(body: bytes, problem: str) -> None:
-    assert problem_of_whole(body) == problem
-
-
-@pytest.mark.parametrize(
-    ("body", "problem"),
-    [
         (CHUNK + LAST + USAGE + DONE, ""),
         (CHUNK + LAST, "not whole"),
         (LAST + DONE, "no text"),
@@ -148,10 +128,3 @@ def test_an_engine_is_out_from_its_last_fault_to_its_next_request() -> None:
 
     engine.failed_s += [5.5]
     assert time_out(engine, 2) == pytest.approx(3.5)
-
-
-def test_a_machine_that_sent_too_little_is_no_measurement() -> None:
-    some = Poisoned("a", "distinct", 100, 0, 210.4, {}, 50, 75, {})
-
-    assert too_few([some], 10.0) == ""
-    assert too_few([some], 15.0).startswith("The machine stalled: only 100 of 150")

@@ -5,10 +5,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-import pytest
-
 from benchmarks.measure import (
-    Comparison,
     Sample,
     compare,
 )
@@ -38,22 +35,6 @@ def test_ratios_are_made_within_a_round() -> None:
 
     assert found.ratio("b", "us") == 2.0
     assert found.median("a", "us") == 1000.0
-
-
-def test_figures_only_some_have_are_no_error() -> None:
-    found = Comparison("t", "a", {"a": [{"x us": 0.0}], "b": [{"x us": 2.0, "y us": 3.0}]})
-
-    assert found.figures() == ["x us", "y us"]
-    assert found.median("a", "y us") is None
-    assert found.ratio("b", "y us") is None
-    assert found.ratio("b", "x us") is None
-    assert found.spread("b", "x us") is None
-
-
-def test_spread_is_the_interquartile_range_over_the_median() -> None:
-    found = Comparison("t", "a", {"a": [{"us": float(value)} for value in (8, 9, 10, 11, 12)]})
-
-    assert found.spread("a", "us") == pytest.approx(0.2)
 
 
 def test_all_benchmarks_are_found_by_name() -> None:

@@ -1,6 +1,6 @@
 import json
 
-from kvmesh_lab.conformance.bodies import chat_body, cut, first_difference, noise, sse_body
+from kvmesh_lab.conformance.bodies import chat_body, cut, noise, sse_body
 
 
 def test_a_chat_has_exactly_the_bytes_that_are_asked_for() -> None:
@@ -26,13 +26,3 @@ def test_the_same_seed_makes_the_same_bytes_and_another_does_not() -> None:
     assert chat_body("m", 5000, seed=1) != chat_body("m", 5000, seed=2)
     assert sse_body(3, seed=1) != sse_body(3, seed=2)
     assert noise(10, 1) != noise(10, 2)
-
-
-def test_pieces_put_together_are_the_body() -> None:
-    assert b"".join(cut(b"abcdefg", 3)) == b"abcdefg"
-    assert cut(b"") == [b""]
-
-
-def test_where_two_bodies_differ_is_said() -> None:
-    assert first_difference(b"abc", b"abd") == "3 of 3 bytes, the first difference at byte 2"
-    assert first_difference(b"abc", b"ab") == "2 of 3 bytes, the first difference at byte 2"

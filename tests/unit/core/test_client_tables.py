@@ -144,9 +144,7 @@ def programs() -> Table:
 
     return Table(
         fill,
-        lambda: max(
-            len(table.table), len(table.updates), table.statistics().seated, turns.remembered()
-        ),
+        lambda: max(len(table.table), len(table.updates), table.statistics().seated),
     )
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh_lab.demo.measures import Answer, SentBefore, Window, measure, spread, tokens_per_s
+from kvmesh_lab.demo.measures import Answer, SentBefore, Window, measure, tokens_per_s
 
 NO_WINDOW = Window(0.0, 0.0)
 
@@ -67,13 +67,6 @@ def test_a_worker_is_busy_while_it_has_any_request() -> None:
     assert found.served_spread == 1.0
 
 
-def test_nothing_sent_measures_as_nothing() -> None:
-    found = measure([], ["a"], NO_WINDOW)
-
-    assert (found.hit_rate, found.tokens_per_s, found.served_spread) == (0.0, 0.0, 0.0)
-    assert found.ttft_s is None
-
-
 def test_throughput_counts_what_comes_while_all_clients_are_under_way() -> None:
     answers = [
         answer(0, "a", 0.0, ttft_s=0.0, ended_s=2.0, output_tokens=20),
@@ -83,11 +76,6 @@ def test_throughput_counts_what_comes_while_all_clients_are_under_way() -> None:
 
     assert tokens_per_s(answers, Window(1.0, 3.0)) == pytest.approx((10 + 20) / 2)
     assert tokens_per_s(answers, NO_WINDOW) == pytest.approx(61 / 4)
-
-
-def test_spread_is_what_the_least_lacks_of_the_most() -> None:
-    assert spread([80, 100, 90]) == pytest.approx(0.2)
-    assert spread([]) == spread([0, 0]) == 0.0
 
 
 def test_a_prompt_was_cached_only_once_the_one_before_was_computed() -> None:

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from kvmesh_lab.demo.measures import Measured
-from kvmesh_lab.demo.promises import Row, Scene, judge, missed, spread_at_best
+from kvmesh_lab.demo.promises import Row, Scene, judge, missed
 from kvmesh_lab.demo.result import DemoReport, Part, exit_code, verdict
 from kvmesh_lab.demo.texts import Demonstration
 
@@ -117,14 +117,6 @@ def test_hits_that_one_cache_would_not_have_are_not_asked_for() -> None:
     assert row(judge(scene(kv=kv(**few))), "hit rate").cells["kv"].verdict == "missed"
 
 
-def test_without_round_robin_there_is_nothing_to_compare_with() -> None:
-    rows = judge(scene(base=None))
-
-    assert "was not run" in row(rows, "TTFT").why
-    assert row(rows, "throughput").cells["kv"].verdict == "not applicable"
-    assert row(rows, "throughput").cells["kv"].text == "1300/s"
-
-
 def test_a_prompt_of_which_less_than_half_was_sent_has_no_high_overlap() -> None:
     rows = judge(scene(kv=kv(high_overlap=0), base=kv(high_overlap=0)))
 
@@ -140,13 +132,6 @@ def test_conversations_must_stay_while_nothing_moves_them() -> None:
     assert "may move" in full.why
     alone = judge(scene("multi-turn", kv=kv(same_worker=None), lanes=1))
     assert row(alone, "same worker").cells["kv"].text == "-"
-
-
-@pytest.mark.parametrize(
-    ("dialogues", "workers", "least"), [(0, 4, 0.0), (1, 4, 1.0), (5, 4, 0.5), (40, 4, 0.0)]
-)
-def test_so_even_can_equal_dialogues_be_dealt(dialogues: int, workers: int, least: float) -> None:
-    assert spread_at_best(dialogues, workers) == least
 
 
 def test_a_missed_promise_or_a_failed_request_is_an_error_for_scripts() -> None:

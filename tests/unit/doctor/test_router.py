@@ -136,16 +136,6 @@ def test_without_a_prompt_nothing_is_compared(probe: ProbeSeen | None) -> None:
     assert topics == ["router", "worker w"]
 
 
-def test_a_router_that_was_not_asked_is_not_compared() -> None:
-    topics = [finding.topic for finding in check_router(router(prompt_tokens=None), ENGINE)]
-
-    assert "end to end" not in topics
-
-
-def test_a_worker_that_says_little_of_itself_is_not_doubted() -> None:
-    assert not wrong(router(workers=(worker(models=(), block_size=0),)))
-
-
 def test_a_worker_refused_for_its_url_is_named_with_the_remedy() -> None:
     (finding,) = wrong(router(refused={"w9": "its URL is refused: link-local"}))
 
@@ -180,9 +170,3 @@ def test_a_worker_that_is_not_read_has_not_lost_its_events() -> None:
         ("versions", line),
         ("worker w", "this router does not read the format of its records"),
     ]
-
-
-def test_members_of_one_version_are_well() -> None:
-    findings = check_router(router(versions={"router": {"1.4.0": 2}}), ENGINE)
-
-    assert ("versions", "all members run 1.4.0") in [(one.topic, one.text) for one in findings]

@@ -20,7 +20,7 @@ from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.errors import CodecError, ConfigError, RequestError
 from kvmesh.library.indexer import ApproxKvIndexer, KvIndexer
 from kvmesh.library.listener import MeshView
-from kvmesh.library.router import KvRouter, RequestOptions
+from kvmesh.library.router import KvRouter
 
 TOKENS = list(range(16 * 20 + 3))
 HASHES = sequence_hashes(TOKENS, 16)
@@ -126,14 +126,6 @@ def test_an_indexer_of_a_mesh_with_a_secret_looks_in_its_namespace() -> None:
 
     assert indexer.find_matches_for_request(TOKENS) == {"cold": 0, "one": 20, "two": 5}
     assert indexer.find_matches_for_request(TOKENS, ROOT) == {"cold": 0, "one": 0, "two": 0}
-
-
-def test_what_is_booked_in_a_mesh_is_expected_to_be_cached() -> None:
-    mesh = MeshOfThree()
-
-    mesh.router.find_best_match("r", TOKENS, 1.0, RequestOptions(worker_id="cold"))
-
-    assert KvIndexer(mesh).find_matches(TOKENS)["cold"] == 20
 
 
 def test_the_block_size_is_the_meshs_and_its_contents_are_not_ours_to_change() -> None:

@@ -23,7 +23,6 @@ from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions
 from kvmesh.errors import CodecError, ConfigError, NoWorkerError, RequestError
-from kvmesh.library.kv_metrics import KvMetricsAggregator
 from kvmesh.library.router import BestMatch, KvRouter, RequestOptions, WorkerLoad
 
 BLOCK_SIZE = 4
@@ -159,13 +158,6 @@ def test_a_session_stays_where_it_began() -> None:
     assert router.find_best_match("r2", PROMPT, 0.1, talk).worker_id == first.worker_id
 
 
-def test_sessions_that_are_off_keep_nothing() -> None:
-    router = make_router(sessions=SessionOptions())
-    router.find_best_match("r1", PROMPT, 0.0, RequestOptions(session="talk"))
-
-    assert router.explain(PROMPT, 0.0).why
-
-
 def test_an_explanation_weighs_everybody_and_changes_nothing() -> None:
     router = make_router("w1", "w2", "w3")
     store(router, "w2", 8)
@@ -202,17 +194,6 @@ def test_a_worker_that_goes_takes_its_cache_and_its_load_along() -> None:
     assert make_router(use_kv_events=False).remove_worker("w1") == []
 
 
-def test_without_workers_each_reason_is_named() -> None:
-    router = KvRouter(random.Random(1))
-    with pytest.raises(NoWorkerError, match="no worker has joined"):
-        router.find_best_match("r1", PROMPT, 0.0)
-
-    router.add_worker("w1", 0.0)
-    router.drain_worker("w1", 0.0)
-    with pytest.raises(NoWorkerError, match="w1: draining"):
-        router.find_best_match("r1", PROMPT, 0.0)
-
-
 def test_a_worker_that_fails_is_left_out_for_a_while() -> None:
     router = make_router()
     router.find_best_match("r1", PROMPT, 0.0, RequestOptions(worker_id="w1"))
@@ -236,30 +217,6 @@ def test_requests_without_a_sign_of_life_are_released() -> None:
     assert make_router(use_kv_events=False).maintain(0.0) == []
 
 
-def test_requests_that_do_not_stream_grow_at_the_pace_of_streams() -> None:
-    router = make_router("w1")
-    router.find_best_match("stream", PROMPT, 0.0, RequestOptions(output_tokens=8))
-    router.mark_prefill_completed("stream", 1.0)
-    router.add_output_tokens("stream", 10, 2.0)
-    router.free("stream", 2.0)
-    router.find_best_match("q", PROMPT, 2.0, RequestOptions(output_tokens=8, streams=False))
-    began = router.loads()["w1"].active_blocks
-
-    router.maintain(60.0)
-
-    grown = router.loads()["w1"].active_blocks
-    assert grown == began + 8 // BLOCK_SIZE
-
-
-def test_what_engines_report_is_what_the_metrics_tell() -> None:
-    router = make_router()
-    router.report_load("w2", LoadReport(3, 2, 25, 100))
-
-    w1, w2 = KvMetricsAggregator(router.workers).get_metrics().endpoints
-
-    assert (w1.kv_total_blocks, w2.gpu_cache_usage_perc, w2.num_requests_waiting) == (0, 0.25, 2)
-
-
 def test_a_worker_that_nobody_added_is_named() -> None:
     router = make_router()
 
@@ -279,17 +236,6 @@ def test_a_dump_is_restored_whole_or_not_at_all() -> None:
     with pytest.raises(CodecError):
         warm.restore(b"garbage")
     assert warm.find_matches_for_request(PROMPT, 0.0) == {"w1": 7}
-
-
-def test_the_same_calls_with_the_same_seed_decide_alike() -> None:
-    def play() -> list[str]:
-        router = make_router("w1", "w2", "w3", "w4")
-        return [
-            router.find_best_match(f"r{number}", [number] * 8, number / 100).worker_id
-            for number in range(50)
-        ]
-
-    assert play() == play()
 
 
 def test_it_decides_as_the_scheduler_of_a_router_does() -> None:

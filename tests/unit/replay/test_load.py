@@ -61,14 +61,6 @@ async def test_later_turns_wait_for_the_turn_before_and_think() -> None:
     assert server.started[2] - server.started[1] >= SERVICE_S - 0.002
 
 
-async def test_a_later_turn_without_delay_keeps_its_time() -> None:
-    server = Server()
-
-    await send_open_loop([(request(0, 0), request(1, 90))], server.send)
-
-    assert server.started[1] >= 0.089
-
-
 async def test_closed_loop_keeps_so_many_open_and_ignores_times() -> None:
     server = Server()
     chains = [(request(i, 1e9 * i),) for i in range(9)]

@@ -1,7 +1,7 @@
 import pytest
 
-from kvmesh_lab.report.outcome import UNKNOWN, RequestOutcome, distribution, percentile
-from kvmesh_lab.report.statistics import Slo, meets, metrics, shares, summarize
+from kvmesh_lab.report.outcome import UNKNOWN, RequestOutcome, percentile
+from kvmesh_lab.report.statistics import Slo, meets, metrics, summarize
 
 
 def outcome(
@@ -36,13 +36,6 @@ def test_percentiles_are_linear_between_neighbours() -> None:
     assert percentile([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
     assert percentile([1.0, 2.0, 3.0, 4.0], 0.9) == pytest.approx(3.7)
     assert percentile([7.0], 0.99) == 7.0
-
-
-def test_a_distribution_of_nothing_is_none() -> None:
-    assert distribution([]) is None
-    found = distribution([3.0, 1.0, 2.0])
-    assert found is not None
-    assert (found.count, found.mean, found.p50, found.max) == (3, 2.0, 2.0, 3.0)
 
 
 def test_time_per_token_counts_tokens_not_chunks() -> None:
@@ -107,24 +100,12 @@ def test_a_run_without_any_success_has_a_summary() -> None:
         assert {metric.value for metric in metrics(summary)} >= {None, 0}
 
 
-def test_a_fully_cached_run_is_even() -> None:
-    assert summarize([outcome(cached=100)], Slo()).imbalance == 1
-
-
 def test_a_known_worker_that_served_nothing_counts_as_idle() -> None:
     summary = summarize([outcome(worker="a"), outcome(worker="a")], Slo(), {"a", "b"})
 
     assert [(worker.name, worker.requests) for worker in summary.workers] == [("a", 2), ("b", 0)]
     assert summary.imbalance == 2
     assert [w.request_share for w in summarize([], Slo(), {"b"}).workers] == [0]
-
-
-def test_shares_add_up() -> None:
-    found = shares([outcome(worker="b"), outcome(worker="a"), outcome(worker="a")], "worker")
-
-    assert [share.name for share in found] == ["a", "b"]
-    assert sum(share.request_share for share in found) == pytest.approx(1)
-    assert [share.computed_tokens for share in found] == [100, 50]
 
 
 def test_metrics_say_which_direction_is_good() -> None:

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from kvmesh_lab.report.statistics import Metric, ReplayReport, Unit
-from kvmesh_lab.report.table import find_warnings, format_value, print_report, ratio_of, verdict
+from kvmesh_lab.report.table import find_warnings, format_value, print_report, verdict
 from tests.unit.report.replay_reports import comparison, failure, outcome, report, run
 
 
@@ -47,13 +47,6 @@ def test_every_worker_and_the_first_error_of_each_kind_are_printed() -> None:
     assert "busy" in text
 
 
-def test_a_single_run_has_no_ratios() -> None:
-    text = printed(report(run("replay", outcome(0, ttft_ms=1, cached=5))))
-
-    assert "x1.00" not in text
-    assert "TTFT p99" in text
-
-
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
@@ -75,12 +68,6 @@ def test_lower_is_better_only_where_it_is() -> None:
     assert verdict(Metric("t", "ms", "lower", 10), Metric("t", "ms", "lower", 20)) == "worse"
     assert verdict(Metric("h", "%", "higher", 10), Metric("h", "%", "higher", 20)) == "better"
     assert verdict(Metric("h", "%", "higher", 10), Metric("h", "%", "higher", 10.1)) == ""
-
-
-def test_nothing_to_compare_has_no_ratio() -> None:
-    assert ratio_of(Metric("t", "ms", "lower", 0), Metric("t", "ms", "lower", 5)) is None
-    assert ratio_of(Metric("t", "ms", "lower", 5), Metric("t", "ms", "lower", None)) is None
-    assert ratio_of(Metric("d", "s", None, 5), Metric("d", "s", None, 5)) is None
 
 
 def test_a_sender_that_was_late_is_called_out() -> None:

@@ -40,20 +40,3 @@ def test_a_window_has_its_own_hit_rate_ttft_and_workers() -> None:
     assert windows[0].workers == {"a": 1, "b": 1}
     assert windows[0].ttft_ms_p50 == pytest.approx(1)
     assert windows[1].ttft_ms_p90 == pytest.approx(100)
-
-
-def test_a_window_without_requests_has_no_figures() -> None:
-    windows = timeline([outcome(1), outcome(100)], 3)
-
-    assert (windows[1].requests, windows[1].hit_rate, windows[1].ttft_ms_p50) == (0, None, None)
-
-
-def test_nothing_sent_has_no_timeline() -> None:
-    assert timeline([]) == ()
-    assert timeline([outcome(1, error="connect")]) == ()
-
-
-def test_requests_sent_at_once_fill_the_last_window() -> None:
-    windows = timeline([outcome(5), outcome(5)], 4)
-
-    assert sum(window.requests for window in windows) == 2

@@ -266,16 +266,6 @@ async def test_a_stopped_driver_delivers_nothing_more() -> None:
     assert len(actor.heard) == heard
 
 
-async def test_stopping_in_a_turn_ends_the_run() -> None:
-    driver = AioDriver(log=lambda _: driver.stop())
-    actor = Recorder(answers=lambda _: [Log("info", "bye"), Wake(0.0, Tick("never"))])
-    driver.add(actor)
-
-    await driver.run()
-
-    assert actor.heard == [Started()]
-
-
 async def test_sockets_are_served_between_slices_of_turns(eventually: Eventually) -> None:
     clock = iter(range(1_000_000))
     actor = Recorder(answers=lambda message: [Wake(0.0, message)])
@@ -296,26 +286,6 @@ async def test_a_bug_before_the_start_is_counted_too() -> None:
     driver.press("a", Tick())
 
     assert driver.statistics().faults == 1
-
-
-async def test_a_started_driver_can_be_waited_for() -> None:
-    driver = AioDriver()
-    driver.start()
-    running = asyncio.create_task(driver.run())
-    await asyncio.sleep(0)
-    driver.stop()
-
-    await running
-
-
-async def test_an_unstarted_driver_can_be_stopped() -> None:
-    driver = AioDriver()
-    driver.add(Recorder(answers=lambda _: [Wake(5.0, Tick())]))
-    driver.press("a", Tick())
-
-    driver.stop()
-
-    assert driver.statistics().mailboxes["a"].waiting == 0
 
 
 def test_it_runs_under_uvloop() -> None:

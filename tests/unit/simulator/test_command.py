@@ -7,12 +7,10 @@ import pytest
 from rich.console import Console
 
 from kvmesh.errors import ConfigError
-from kvmesh_lab.replay.plan import TraceSlice
 from kvmesh_lab.simulator.checks import check_simulation
 from kvmesh_lab.simulator.command import simulate
 from kvmesh_lab.simulator.comparison import Cell
 from kvmesh_lab.simulator.options import SimulateOptions
-from kvmesh_lab.simulator.slices import Simulator
 from kvmesh_lab.simulator.table import print_comparison
 from tests.unit.simulator.fleet.fleet_cases import families
 
@@ -174,23 +172,6 @@ def test_one_load_needs_no_numbers_and_details_show_every_worker(tmp_path: Path)
     assert "who served: kv" in out
     assert "speeds (1.0, 0.5)" in out
     assert "all settings" not in out
-
-
-def test_the_same_seed_prints_the_same(tmp_path: Path) -> None:
-    options = SimulateOptions(write_trace(tmp_path), engines=3, rate=(40.0,), policy=("kv",))
-
-    assert run(options)[0] == run(options)[0]
-
-
-def test_saturation_is_more_with_more_engines(tmp_path: Path) -> None:
-    requests = tuple(families(80, gap_ms=10.0, output=4))
-
-    def saturation(engines: int) -> float:
-        options = SimulateOptions(tmp_path, engines=engines)
-        simulator = Simulator(options, TraceSlice("t", 64, requests))
-        return simulator.saturation_speedup(lambda _: None)
-
-    assert saturation(1) < saturation(3)
 
 
 @pytest.mark.parametrize(

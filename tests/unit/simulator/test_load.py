@@ -23,10 +23,6 @@ def test_what_never_saturates_gives_the_largest_tried() -> None:
     assert find_saturation(lambda _: 0.0, 1.0) == 4096.0
 
 
-def test_what_always_is_saturated_gives_the_smallest_tried() -> None:
-    assert find_saturation(lambda _: 1.0, 1.0) == pytest.approx(1 / 4096, rel=0.03)
-
-
 def test_backlog_counts_who_waits_when_the_last_is_sent() -> None:
     outcomes = [outcome(0, 50), outcome(10, 200), outcome(20, None), outcome(100, 0)]
 

@@ -13,16 +13,6 @@ def test_a_70b_in_fp8_on_two_h100_holds_some_236_thousand_tokens() -> None:
     assert MODEL_PROFILES["70b-2xh100"].kv_tokens() == pytest.approx(236_000, rel=0.01)
 
 
-def test_kv_bytes_of_a_token_are_those_the_settings_name() -> None:
-    assert MODEL_PROFILES["8b-1xh100"].kv_bytes_per_token == 128 * 1024
-    assert MODEL_PROFILES["70b-4xh100"].kv_bytes_per_token == 320 * 1024
-
-
-@pytest.mark.parametrize("name", MODEL_PROFILES)
-def test_no_profile_holds_what_dynamos_mocker_pretends(name: str) -> None:
-    assert 0 < MODEL_PROFILES[name].kv_tokens() < engine_size(DYNAMO, None).tokens == 1_048_576
-
-
 def test_the_profile_follows_the_timing_unless_it_is_named() -> None:
     assert engine_size(None, None).name == "8b-1xh100"
     assert engine_size(None, None).timing == "dynamo"

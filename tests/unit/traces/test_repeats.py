@@ -25,11 +25,6 @@ def trace(count: int = 20) -> list[TraceRequest]:
     return made
 
 
-def test_a_trace_that_is_long_enough_is_cut() -> None:
-    assert repeat_requests(trace(), 7) == trace()[:7]
-    assert repeat_requests(trace(), 20) == trace()
-
-
 def test_rounds_follow_each_other_at_the_same_pace_with_names_of_their_own() -> None:
     found = repeat_requests(trace(), 50)
 
@@ -59,9 +54,3 @@ def test_what_waits_for_a_request_waits_for_the_one_of_its_round() -> None:
 
     assert (found[6].after, found[6].parent, found[6].program) == (4, "s0#2", "s0#2")
     assert found[4].after is None
-
-
-def test_one_request_alone_is_repeated_too() -> None:
-    only = [TraceRequest(0, 5.0, 64, 1, ())]
-
-    assert [one.index for one in repeat_requests(only, 3)] == [0, 1, 2]

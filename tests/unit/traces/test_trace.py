@@ -93,24 +93,12 @@ def test_an_answer_of_no_tokens_becomes_one_token() -> None:
     assert requests[0].output_tokens == 1
 
 
-def test_delay_without_a_session_is_ignored() -> None:
-    requests = parse_trace([LINE[:-1] + b', "delay": 7}'], "t.jsonl")
-
-    assert requests[0].delay_ms is None
-
-
 def test_later_turns_of_a_session_need_no_timestamp() -> None:
     requests = load(SESSIONS)
 
     chains = split_sessions(requests)
     assert [[turn.index for turn in chain] for chain in chains] == [[0, 2, 5], [1, 4], [3]]
     assert [turn.delay_ms for turn in chains[0]] == [None, 30, 30]
-
-
-def test_requests_without_session_are_chains_alone() -> None:
-    chains = split_sessions([request(0), request(1), request(2)])
-
-    assert [len(chain) for chain in chains] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -192,25 +180,6 @@ def test_rounded_times_are_spread_over_the_rounding_interval() -> None:
     assert min(moves) >= 0
     assert 2000 < max(moves) <= 3000
     assert max(later - earlier for earlier, later in pairwise(times)) < 4000
-
-
-def test_smoothing_depends_on_the_seed_only() -> None:
-    requests = load(MOONCAKE)
-
-    assert smooth_timestamps(requests, 1) == smooth_timestamps(requests, 1)
-    assert smooth_timestamps(requests, 1) != smooth_timestamps(requests, 2)
-
-
-def test_fine_times_stay_as_they_are() -> None:
-    requests = [request(index, at=37 * index) for index in range(10)]
-
-    assert smooth_timestamps(requests) == requests
-
-
-def test_a_single_time_tells_no_rounding_interval() -> None:
-    requests = [request(index, at=7) for index in range(10)]
-
-    assert smooth_timestamps(requests) == requests
 
 
 def test_speedup_divides_times_and_keeps_think_times() -> None:

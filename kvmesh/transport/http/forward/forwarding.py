@@ -25,6 +25,7 @@ from kvmesh.core.members.answer_check import (
     has_no_token,
     judge_start,
 )
+from kvmesh.core.members.poison_guard import key_of
 from kvmesh.errors import KvMeshError
 from kvmesh.transport.http.forward.continued import ContinuedStream
 from kvmesh.transport.http.forward.plan import (
@@ -170,7 +171,7 @@ class Forward:
         self.scope.on_crash = self._report_crash
         if self.scope.trace is not None:
             self.scope.trace.stream = stream
-        if pool.poison.deaths and pool.refuses(exchange.request.body):
+        if pool.poison.deaths and pool.refuses(key_of(exchange.request.body)):
             self._answer(POISON, "refused")
             return
         exchange.on_pause = self._pause
@@ -391,12 +392,12 @@ class Forward:
         """Take that an upstream was lost in its answer; return whether this very request ends
         them.
         """
-        pool, body = self._pool, b"" if self._resumption is None else self._resumption.body
-        if self._options.blameless or not body:
+        pool, key = self._pool, b"" if self._resumption is None else self._resumption.key
+        if self._options.blameless or not key:
             return False
         if failure.stage != "before_send":
-            pool.note_death(failure, body)
-        return bool(pool.poison.deaths) and pool.refuses(body)
+            pool.note_death(failure, key)
+        return bool(pool.poison.deaths) and pool.refuses(key)
 
     def watch(self, stream: EventStream) -> None:
         """Take the stream that comes now, in place of the one that was cut."""
@@ -434,6 +435,8 @@ class Forward:
         assert stream is not None
         tokens = stream.tokens
         stream.due = tokens + GROW_TOKENS
+        if (resumption := self._resumption) is not None and resumption.thick:
+            resumption.thin(stream)
         self._plan.on_tokens(tokens)
 
     def on_last_chunks(self, data: bytes) -> None:
@@ -744,7 +747,7 @@ class Forward:
         if sent and failure.kind not in _ANSWERED:
             self._deaths += 1
             if not options.blameless:
-                self._pool.note_death(failure, self._exchange.request.body)
+                self._pool.note_death(failure, key_of(self._exchange.request.body))
         begun = failure.kind != "no_worker" and (sent or failure.kind != "refused")
         if begun or self._refused >= MOST_REFUSED:
             self._counted += 1

@@ -11,12 +11,20 @@ import msgspec
 
 from kvmesh._native import EventStream, Names
 from kvmesh.bounds import MAX_TOKENS
-from kvmesh.core.chat.continuation import Continuation, go_on
+from kvmesh.core.chat.continuation import Continuation, go_on, way_of
 from kvmesh.core.chat.kept import Kept
 from kvmesh.core.chat.named_streams import NamedStreams
-from kvmesh.core.chat.splice import Seen
-from kvmesh.core.chat.stream_form import StreamForm, asks_ids, form_of, with_ids, without_ids
+from kvmesh.core.chat.splice import Seen, names_in
+from kvmesh.core.chat.stream_form import (
+    StreamForm,
+    asks_ids,
+    form_of,
+    with_ids,
+    without_ids,
+    without_prompt,
+)
 from kvmesh.core.engines.sse import Usage
+from kvmesh.core.members.poison_guard import key_of
 from kvmesh.transport.http.server.incoming import Incoming
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
@@ -39,6 +47,9 @@ STREAM_ID: Final = b"x-kvmesh-stream-id"
 _NAMED: Final = Names((STREAM_ID,), b"")
 _UNREAD: Final = frozenset({400, 422})
 """What an upstream may answer to a field that it does not know."""
+
+_THICK_BYTES: Final = 4096
+"""Of a body that is longer the prompt is not kept twice."""
 
 _OPENING_BYTES: Final = 4096
 _DATA: Final = b"data: "
@@ -133,8 +144,8 @@ class Resumption:
     """One stream, from its request to its end."""
 
     __slots__ = (
-        "_asked", "_body", "_charge", "_doubted", "_form", "_going", "_ids", "_keep", "_kind",
-        "_opening", "_stream", "continued", "marking",
+        "_asked", "_body", "_charge", "_doubted", "_form", "_going", "_ids", "_keep", "_key",
+        "_kind", "_opening", "_stream", "continued", "marking", "thick",
     )  # fmt: skip
 
     def __init__(
@@ -148,16 +159,40 @@ class Resumption:
         self._ids = b'"return_token_ids"' in body and asks_ids(body)
         self._asked = False
         self._doubted = ""
+        self._key = b""
         self._opening: bytes | None = None
         self._going: Continuation | None = None
         self._stream: EventStream | None = None
         self.continued = 0
+        self.thick = form.by_ids and len(body) > _THICK_BYTES
         self.marking = False
 
     @property
     def body(self) -> bytes:
-        """Return the request's body, b"" where nothing is kept."""
+        """Return the request's body, b"" where nothing is kept; once it is thin without prompt."""
         return self._body
+
+    @property
+    def key(self) -> bytes:
+        """Return what the request's body is known by, b"" where nothing is kept."""
+        return self._key or (key_of(self._body) if self._body else b"")
+
+    def thin(self, stream: EventStream) -> None:
+        """Let go of a long prompt's text if its ids are kept, once some of the answer has passed:
+        it goes on by them alone, and is asked again no more.
+        """
+        kept = stream.kept
+        if kept is None or not (kept.content_bytes or kept.lost):
+            return
+        self.thick = False
+        if way_of(self._form, kept) != "ids":
+            return
+        thin = without_prompt(self._body)
+        self._key = key_of(self._body)
+        self._charge -= len(self._body) - len(thin)
+        self._keep.used -= len(self._body) - len(thin)
+        self._body = thin
+        self._form = msgspec.structs.replace(self._form, again=False)
 
     @property
     def word(self) -> str:
@@ -234,8 +269,8 @@ class Resumption:
             if self._asked and len(self._keep.gives) < _MOST_KNOWN:
                 self._keep.gives.add(origin)
             first = events.partition(_BLANK)[0]
-            is_data = first.startswith(_DATA) and len(first) <= _OPENING_BYTES
-            self._opening = first[len(_DATA) :] if is_data else b""
+            data = first[len(_DATA) :] if first.startswith(_DATA) else b""
+            self._opening = names_in(data) if len(data) > _OPENING_BYTES else data
 
     def feed(self, events: bytes) -> bytes:
         """Return what the client gets of another upstream's events. Raises `DivergedError`."""

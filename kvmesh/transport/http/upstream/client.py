@@ -298,14 +298,14 @@ class UpstreamPool:
         )
         return max(0.0, state.loop.time() - received_s)
 
-    def note_death(self, failure: UpstreamFailure, body: bytes) -> None:
-        """Remember a request whose upstream closed the connection on it."""
+    def note_death(self, failure: UpstreamFailure, key: bytes) -> None:
+        """Remember a request whose upstream closed the connection on it; `key_of` its body."""
         if failure.kind in _DEATHS:
-            self.poison.died(body, failure.origin, self._state.loop.time())
+            self.poison.died(key, failure.origin, self._state.loop.time())
 
-    def refuses(self, body: bytes) -> bool:
-        """Return whether a request with this body has ended too many upstreams of late."""
-        return self.poison.refuses(body, self._state.loop.time())
+    def refuses(self, key: bytes) -> bool:
+        """Return whether requests with the body of this key ended too many upstreams of late."""
+        return self.poison.refuses(key, self._state.loop.time())
 
     async def close(self) -> None:
         """Close every connection; running requests fail with "reset"."""

@@ -176,7 +176,9 @@ class UpstreamConnection(asyncio.Protocol):
             if on_chunk is not None and reader.between_chunks:
                 take, write = on_chunk
                 if taken := take(data, reader.unseen):
-                    if taken != TAKEN:  # one chunk in 16, or all of a stream that is kept
+                    if isinstance(taken, bytes):
+                        data = taken  # of a stream that is kept
+                    elif taken != TAKEN:  # one chunk in 16
                         self._pass_taken(sink, write, data, taken)
                         return
                     # Writing may pause this connection, which suspends the deadline.

@@ -161,7 +161,7 @@ def bad_answer(sickness: Sickness, error: bytes, origin: str) -> UpstreamFailure
     return UpstreamFailure("mid_response", "bad_answer", text, origin, sickness=sickness)
 
 
-OnChunk = tuple[Callable[[bytes, object], int | tuple[int, bytes]], Callable[[bytes], None]]
+OnChunk = tuple[Callable[[bytes, object], int | bytes | tuple[int, bytes]], Callable[[bytes], None]]
 """`EventStream.take` looks at bytes that begin a chunk; what it takes goes to the other, as it is
 or as it returns it, or with the last chunk to `UpstreamSink.on_last_chunks`. `on_due` is called
 when it says so.

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,6 @@ from kvmesh._native import WorkerState
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.loads import Demand, new_sequences, new_speeds
 from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
-from tests.reference.workers import loads as model
-from tests.reference.workers import relative_speed
 
 W = WorkerId("w")
 
@@ -57,13 +56,13 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "count": lambda _: setattr(booked(), "active_blocks", 1),
     "count nothing": lambda _: delattr(booked(), "active_blocks"),
     "other bookings": lambda _: setattr(booked(), "prefilling", {}),
-    "a state of a model's loads": lambda native: native.WorkerState(
-        "w", model.Loads(W), ratio(), None, None
+    "a state of a stranger's loads": lambda native: native.WorkerState(
+        "w", SimpleNamespace(worker=W), ratio(), None, None
     ),
-    "a state of a model's ratio": lambda native: native.WorkerState(
-        "w", booked(), relative_speed.Ratio(), None, None
+    "a state of a stranger's ratio": lambda native: native.WorkerState(
+        "w", booked(), SimpleNamespace(factor=1.0), None, None
     ),
-    "a state without loads": lambda _: setattr(native_state(), "loads", model.Loads(W)),
+    "a state without loads": lambda _: setattr(native_state(), "loads", SimpleNamespace(worker=W)),
     "a state that lost its loads": lambda _: delattr(native_state(), "loads"),
     "a formula of nothing": lambda _: formula(),
     "a formula in a list": lambda native: native.Formula([1.0], ("failure_ms",)),

@@ -4,6 +4,7 @@ import gc
 import tracemalloc
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,6 @@ from kvmesh import _native
 from kvmesh._native import ActiveSequences, Loads
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.loads import Demand, new_sequences
-from tests.reference.workers.loads import Booking
 
 W, OTHER = WorkerId("w"), WorkerId("other")
 
@@ -70,9 +70,7 @@ MISUSES: dict[str, Callable[[Any], object]] = {
     "grow in words": lambda _: booked("r").grow("r", "1", 0.0),
     "grow by a part": lambda _: booked("r").grow("r", 1.5, 0.0),
     "foresee nothing": lambda _: booked().foresee(None, 1),
-    "foresee a model of a booking": lambda _: booked().foresee(
-        Booking("r", W, "", 1, 1, 1, 0.0, 0.0, 0.0), 1
-    ),
+    "foresee what is no booking": lambda _: booked().foresee(SimpleNamespace(request_id="r"), 1),
     "foresee words": lambda _: booked("r").foresee(booked("r").bookings["r"], "1"),
     "finish a number": lambda _: booked().finish(1),
     "settle in words": lambda _: booked("r", streams=False).settle(0.0, lambda _: "fast"),

@@ -82,14 +82,6 @@ def test_it_is_exact_once_it_is_connected_and_has_read_all() -> None:
     assert driver.follower.statistics().visible_blocks == 3
 
 
-def test_a_batch_alone_proves_that_it_is_current() -> None:
-    driver = Driver()
-
-    driver.tell(EngineConnected(connected=True), batch())
-
-    assert driver.trust[-1][0] is Trust.EXACT
-
-
 def test_a_restart_empties_the_worker_and_keeps_the_trust() -> None:
     driver = caught_up()
 
@@ -152,15 +144,6 @@ def test_answers_without_any_event_for_long_mean_that_events_stopped() -> None:
     assert before is Trust.EXACT
     assert silent[0] is Trust.APPROX
     assert "no KV event" in silent[1]
-    assert driver.trust[-1][0] is Trust.EXACT
-
-
-def test_a_few_answers_without_events_are_nothing() -> None:
-    driver = caught_up()
-
-    driver.tell(EngineServed(), now=0.0)
-    driver.tell(EngineServed(), now=100.0)
-
     assert driver.trust[-1][0] is Trust.EXACT
 
 

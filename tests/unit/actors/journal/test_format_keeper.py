@@ -75,14 +75,6 @@ def test_an_older_replica_that_comes_lowers_what_is_written() -> None:
     assert (reported, held, later) == ([1], [], [2])
 
 
-def test_who_has_no_choice_is_told_nothing() -> None:
-    keeper = make()
-
-    assert commands(keeper.receive_worker(worker(1, FIRST), 0.0)) == []
-    assert commands(keeper.receive_worker(worker(2, events=False), 0.0)) == []
-    assert keeper.met(0.0) == []
-
-
 def test_a_worker_that_comes_back_is_told_again_at_once() -> None:
     keeper = make()
     keeper.receive_worker(worker(1), 0.0)
@@ -137,15 +129,6 @@ def test_one_line_says_it_and_one_that_it_is_over() -> None:
     )
     assert [one.event for one in of(Log, over)] == ["all formats are read again"]
     assert keeper.warnings(2.0) == ()
-
-
-def test_a_warning_names_the_first_and_counts_the_others() -> None:
-    unread = UnreadRecords(8)
-    keeper = make(FIRST, unread)
-    for name in ("b", "c"):
-        unread.meet(WorkerId(name), 2, 0.0)
-
-    assert keeper.warnings(0.0)[0].endswith("(1 more)")
 
 
 def test_a_start_waits_until_replicas_that_read_it_may_be_heard() -> None:

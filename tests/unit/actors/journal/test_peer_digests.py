@@ -33,14 +33,6 @@ def beat(made: IndexReplica, wrong: int = 0) -> RouterHeartbeat:
     )
 
 
-def test_a_peer_that_agrees_needs_nothing() -> None:
-    made = replica()
-    digests = PeerDigests(made, 10.0)
-
-    assert list(digests.compare(beat(made), 0.0)) == []
-    assert digests.mismatches == 0
-
-
 def test_a_contradiction_is_counted_and_acted_on_once_in_a_while() -> None:
     made = replica()
     digests = PeerDigests(made, 10.0)

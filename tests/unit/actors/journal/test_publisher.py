@@ -132,15 +132,6 @@ def test_it_starts_with_an_empty_state_and_a_sign_of_life() -> None:
     assert Wake(1.0, Tick("heartbeat")) in driver.effects
 
 
-def test_without_events_it_only_says_that_it_lives() -> None:
-    driver = Driver(events=False)
-    driver.tell(Resync(W, 5, 0))
-
-    assert driver.appends == []
-    assert not driver.heartbeat().events
-    assert Driver().heartbeat().events
-
-
 def test_engine_events_are_sent_together_after_a_moment() -> None:
     driver = Driver()
     first = driver.tell(payload(store(11, 12, tokens=TOKENS[:8])))
@@ -162,14 +153,6 @@ def test_the_first_event_after_a_pause_waits_for_nothing() -> None:
     assert at_once == [Batch(1, 5, 2, [stored(ROOT, H1, H2)])]
     assert wake.after_s == pytest.approx(0.002)
     assert len(driver.batches()) == 2
-
-
-def test_a_full_batch_does_not_wait() -> None:
-    driver = Driver(SenderLimits(flush_events=2))
-
-    driver.tell(payload(store(11, tokens=TOKENS[:4]), remove(11), store(11, tokens=TOKENS[:4])))
-
-    assert len(driver.events()) == 4
 
 
 def test_an_inner_eviction_takes_descendants_along_until_it_returns() -> None:
@@ -194,16 +177,6 @@ def test_tiers_are_made_closed_one_by_one() -> None:
     assert driver.publisher.dump() == driver.events()[1:]
 
 
-def test_cached_blocks_are_not_reported_as_used() -> None:
-    driver = Driver()
-    driver.tell(payload(store(11, tokens=TOKENS[:4])))
-    driver.tell(EngineLoad(WorkerLoad(running_requests=1, used_blocks=0, total_blocks=8)))
-    driver.tell(Tick("heartbeat"))
-
-    assert driver.heartbeat().load == WorkerLoad(running_requests=1, used_blocks=0, total_blocks=8)
-    assert driver.heartbeat().reading == 1
-
-
 def test_what_the_cache_did_is_summed_up_in_the_log_and_each_batch_where_asked() -> None:
     quiet, each = Driver(), Driver(log_batches=True)
     for driver in (quiet, each):
@@ -214,17 +187,6 @@ def test_what_the_cache_did_is_summed_up_in_the_log_and_each_batch_where_asked()
 
     events = [[line.event for line in of(Log, driver.effects)] for driver in (quiet, each)]
     assert events == [[SUMMARY], [BATCH, SUMMARY]]
-
-
-def test_a_cleared_cache_clears_the_worker() -> None:
-    driver = Driver()
-    driver.tell(payload(store(11, tokens=TOKENS[:4])))
-    driver.tell(Tick("flush"))
-    driver.tell(payload({"type": "AllBlocksCleared"}))
-    driver.tell(Tick("flush"))
-
-    assert driver.events()[-1] == Cleared()
-    assert driver.publisher.statistics().cache.visible_blocks == 0
 
 
 def test_heartbeats_tell_what_the_journal_has() -> None:
@@ -241,15 +203,6 @@ def test_heartbeats_tell_what_the_journal_has() -> None:
     assert (beat.url, beat.models, beat.load) == ("http://w", ("m",), WorkerLoad(3, 1, 40, 100))
     assert beat.complete
     assert not beat.draining
-
-
-def test_draining_shows_at_once() -> None:
-    driver = Driver()
-    driver.tell(Drain())
-    assert driver.heartbeat().draining
-
-    driver.tell(Drain(draining=False))
-    assert not driver.heartbeat().draining
 
 
 def test_other_models_of_the_engine_show_at_once() -> None:
@@ -286,13 +239,6 @@ def test_what_the_journal_does_not_store_is_sent_again() -> None:
     assert Wake(2.0, Tick("retry")) in effects
 
 
-def test_nothing_is_retried_once_all_is_stored() -> None:
-    driver = Driver()
-    driver.now = 1.0
-
-    assert driver.tell(Tick("retry")) == []
-
-
 def test_what_waited_for_room_is_sent_when_there_is_some() -> None:
     driver = Driver(SenderLimits(window=1), stores=False)
     driver.tell(payload(store(11, tokens=TOKENS[:4])))
@@ -302,13 +248,6 @@ def test_what_waited_for_room_is_sent_when_there_is_some() -> None:
     driver.tell(Appended(driver.appends[0].token, 1))
 
     assert driver.events() == [Cleared(), stored(ROOT, H1)]
-
-
-def test_a_pending_flush_is_not_hurried_by_an_acknowledgement() -> None:
-    driver = Driver(stores=False)
-    driver.tell(payload(store(11, tokens=TOKENS[:4])))
-
-    assert driver.tell(Appended(driver.appends[0].token, 1)) == []
 
 
 def test_a_remade_journal_gets_everything_again() -> None:
@@ -322,20 +261,6 @@ def test_a_remade_journal_gets_everything_again() -> None:
     assert [log.event for log in of(Log, effects)] == ["journal was remade, dumping again"]
     assert driver.events()[-2:] == [Cleared(), stored(ROOT, H1)]
     assert driver.publisher.statistics().remade == 1
-
-
-@pytest.mark.parametrize("on_bus", [False, True])
-def test_a_replica_that_misses_everything_gets_a_dump(on_bus: bool) -> None:
-    driver = Driver()
-    driver.tell(payload(store(11, 12, tokens=TOKENS[:8])))
-    driver.tell(Tick("flush"))
-    asked = Resync(W, 5, 0, "r1")
-
-    driver.tell(BusMessage("kvmesh.ctl.code.w", encode(asked)) if on_bus else asked)
-
-    assert driver.batches()[-1] == Batch(1, 5, 3, [Cleared(), stored(ROOT, H1, H2)])
-    assert driver.publisher.statistics().resyncs == 1
-    assert driver.publisher.publish_seconds().cumulative()[-1][1] == len(driver.appends)
 
 
 def test_a_higher_epoch_is_gone_above_and_said_at_once_by_the_incarnation_that_was_asked() -> None:
@@ -352,17 +277,6 @@ def test_a_higher_epoch_is_gone_above_and_said_at_once_by_the_incarnation_that_w
     driver.now = 1.0
     driver.tell(Tick("flush"))
     assert driver.batches()[-1] == Batch(1, 10, 1, [Cleared(), stored(ROOT, H1, H2)])
-
-
-def test_requests_about_another_worker_and_garbage_are_ignored() -> None:
-    driver = Driver()
-
-    assert driver.tell(Resync(WorkerId("x"), 5, 0)) == []
-    [said] = driver.tell(BusMessage("kvmesh.ctl.code.w", b"\xc1"))
-    assert isinstance(said, Log)
-    assert said.event == "message refused"
-    assert driver.tell(BusMessage("kvmesh.ctl.code.w", b"\xc1")) == []
-    assert driver.publisher.statistics().garbage == 2
 
 
 @pytest.mark.parametrize("epoch", [2**62, 2**64 - 1, -1])
@@ -438,15 +352,6 @@ def test_a_live_capture_of_vllm_is_followed_without_a_doubt() -> None:
     assert visible[:4] == [3, 4, 4, 7]
     assert visible[-2:] == [65, 3]
     assert counted.residency.mismatched_blocks == counted.residency.partial_blocks == 0
-
-
-def test_the_block_size_of_the_events_shows_in_heartbeats() -> None:
-    publisher = Publisher(PublisherOptions(W, "code", 5, "http://w"))
-    assert publisher.heartbeat().block_size == 0
-
-    list(publisher.receive(payload(store(11, tokens=TOKENS[:4])), 0.0))
-
-    assert publisher.heartbeat().block_size == 4
 
 
 def test_messages_of_no_concern_are_ignored() -> None:
@@ -546,13 +451,6 @@ def test_cache_groups_and_events_that_are_left_out_are_said() -> None:
     assert fourth == []
 
 
-def test_an_engine_that_drops_matched_blocks_is_told_so() -> None:
-    publisher = Publisher(PublisherOptions(W, "code", 5, "http://w", drops=True))
-    list(publisher.receive(payload(store(11, 12, tokens=TOKENS[:8])), 0.0))
-
-    assert publisher.dump() == [Reuse(0, 1), stored(ROOT, H1, H2), ends(H2)]
-
-
 def test_formats_for_others_and_without_events_change_nothing() -> None:
     driver, silent = Driver(), Driver(events=False)
 
@@ -560,3 +458,27 @@ def test_formats_for_others_and_without_events_change_nothing() -> None:
     assert silent.tell(WriteFormat(W, 2, "r1")) == []
     assert driver.tell(WriteFormat(W, 1, "r1")) == []
     assert driver.publisher.heartbeat().journal_format == 1
+
+
+def test_cached_blocks_are_not_reported_as_used() -> None:
+    driver = Driver()
+    driver.tell(payload(store(11, tokens=TOKENS[:4])))
+    driver.tell(EngineLoad(WorkerLoad(running_requests=1, used_blocks=0, total_blocks=8)))
+    driver.tell(Tick("heartbeat"))
+
+    assert driver.heartbeat().load == WorkerLoad(running_requests=1, used_blocks=0, total_blocks=8)
+    assert driver.heartbeat().reading == 1
+
+
+@pytest.mark.parametrize("on_bus", [False, True])
+def test_a_replica_that_misses_everything_gets_a_dump(on_bus: bool) -> None:
+    driver = Driver()
+    driver.tell(payload(store(11, 12, tokens=TOKENS[:8])))
+    driver.tell(Tick("flush"))
+    asked = Resync(W, 5, 0, "r1")
+
+    driver.tell(BusMessage("kvmesh.ctl.code.w", encode(asked)) if on_bus else asked)
+
+    assert driver.batches()[-1] == Batch(1, 5, 3, [Cleared(), stored(ROOT, H1, H2)])
+    assert driver.publisher.statistics().resyncs == 1
+    assert driver.publisher.publish_seconds().cumulative()[-1][1] == len(driver.appends)

@@ -262,26 +262,6 @@ def test_what_reads_back_differently_is_not_named() -> None:
     assert desk.manifest() == Manifest()
 
 
-def test_a_writer_that_was_overtaken_gives_up() -> None:
-    desk = make_writer(make_replica(2))
-    other = SnapshotGeneration("idx-other", "today", 50, 1, "", fence=90)
-    desk.keys[manifest_key("code")] = (encode_manifest(Manifest((other,))), 7)
-
-    desk.tell(Started())
-
-    assert statistics(desk) == (0, 1)
-    assert desk.manifest().generations == (other,)
-
-
-def test_an_unreadable_manifest_is_replaced() -> None:
-    desk = make_writer(make_replica(2))
-    desk.keys[manifest_key("code")] = (b"garbage", 7)
-
-    desk.tell(Started())
-
-    assert [one.sequence for one in desk.manifest().generations] == [2]
-
-
 NEWER = b'{"schema":2,"generations":"of another shape"}'
 
 
@@ -339,24 +319,6 @@ def test_a_newer_kvmesh_that_comes_meanwhile_gets_lease_and_manifest() -> None:
     desk.tell(Tick("lease"))
     assert desk.actor.warnings()
     assert not desk.actor.statistics(desk.now).holder
-
-
-def test_a_lease_that_is_lost_while_a_newer_manifest_is_read_is_not_given_back() -> None:
-    replica = make_replica(2)
-    desk = make_writer(replica)
-    desk.tell(Started())
-    desk.keys[manifest_key("code")] = (NEWER, 7)
-    fold(replica, 3)
-
-    def steal(effect: Effect) -> None:
-        if isinstance(effect, StoreObject):
-            desk.keys["lease.snap.code"] = (b"r1", 99)
-            desk.tell(Tick("lease"))
-
-    desk.refuse = steal
-    effects = desk.tell(TakeSnapshot())
-
-    assert not [one for one in effects if isinstance(one, DeleteKey)]
 
 
 def test_a_snapshot_that_fails_again_and_again_is_tried_ever_later() -> None:
@@ -452,22 +414,6 @@ def test_garbage_in_the_manifest_is_told_and_written_over() -> None:
     assert desk.actor.statistics(0.0).overridden == 1
 
 
-def test_failures_of_the_cleaning_change_nothing() -> None:
-    replica = make_replica(2)
-    desk = make_writer(replica)
-    desk.tell(Started())
-    fold(replica, 3)
-    desk.refuse = lambda effect: (
-        Failed(getattr(effect, "token", 0), "down")
-        if isinstance(effect, PurgeJournal | ListObjects)
-        else None
-    )
-
-    desk.tell(TakeSnapshot())
-
-    assert statistics(desk) == (2, 0)
-
-
 def snapshot_of(replica: IndexReplica) -> Desk:
     desk = make_writer(replica)
     desk.tell(Started())
@@ -479,27 +425,6 @@ def make_loader(replica: IndexReplica, stored: Desk) -> Desk:
     desk = Desk(SnapshotLoader(replica, manifest_key("code")))
     desk.keys, desk.objects = dict(stored.keys), dict(stored.objects)
     return desk
-
-
-def test_a_new_replica_takes_the_snapshot_and_reads_on_behind_it() -> None:
-    before = make_replica(3)
-    after = IndexReplica(KvIndex())
-    desk = make_loader(after, snapshot_of(before))
-
-    desk.tell(Started())
-
-    assert desk.effects[-2] == OpenTail(3, "today")
-    assert after.index.worker_digest(W1) == before.index.worker_digest(W1)
-    assert after.claim() == before.claim()
-    assert desk.tell(Tick("slice")) == []
-
-
-def test_without_a_snapshot_the_whole_journal_is_read() -> None:
-    desk = make_loader(IndexReplica(KvIndex()), make_writer(make_replica(0)))
-
-    desk.tell(Started())
-
-    assert desk.effects[-1] == OpenTail(0, "")
 
 
 def test_a_bad_manifest_or_object_leads_to_the_journal() -> None:
@@ -572,16 +497,6 @@ def test_a_snapshot_from_before_a_gap_is_no_cure_for_it() -> None:
     assert "no usable snapshot, asking the workers" in desk.logs()
 
 
-def test_a_reload_while_loading_is_one_reload() -> None:
-    desk = make_loader(IndexReplica(KvIndex()), snapshot_of(make_replica(3)))
-    desk.refuse = lambda effect: Tick("nothing") if isinstance(effect, ReadKey) else None
-
-    desk.tell(Started())
-    again = desk.tell(Reload("digest mismatch"))
-
-    assert again == []
-
-
 def unread_record(replica: IndexReplica, sequence: int, number: int = 3) -> None:
     events: list[Event] = [Cleared(), Stored(ROOT, pack_hashes(HASHES))]
     replica.fold(sequence, W1, encode_batch(Batch(number, 1, sequence, events)), 0.0)
@@ -608,42 +523,6 @@ def test_who_cannot_read_all_gives_up_the_lease_and_takes_it_when_it_can() -> No
     assert not [one for one in desk.effects if isinstance(one, PurgeJournal)]
 
 
-def test_a_snapshot_waits_for_a_live_worker_of_which_nothing_was_read() -> None:
-    replica = make_replica(2)
-    replica.recovery.receive(WorkerId("w2"), 1, 7, 0.0)
-    desk = make_writer(replica)
-
-    desk.tell(Started())
-    desk.tell(Tick("lease"))
-
-    assert statistics(desk) == (0, 0)
-    assert desk.logs() == ["snapshot waits"]
-    assert isinstance(desk.actor, Snapshotter)
-    assert desk.actor.warnings() == ("no snapshots are written: nothing was read yet of 'w2'",)
-    replica.recovery.forget(WorkerId("w2"))
-    desk.tell(Tick("lease"))
-    assert statistics(desk) == (1, 0)
-    assert desk.actor.warnings() == ()
-
-
-def test_what_held_up_a_former_holder_is_not_said_by_it_any_more() -> None:
-    replica = make_replica(2)
-    replica.recovery.receive(WorkerId("w2"), 1, 7, 0.0)
-    desk = make_writer(replica)
-    desk.tell(Started())
-    assert isinstance(desk.actor, Snapshotter)
-    held_up = desk.actor.warnings()
-
-    desk.keys["lease.snap.code"] = (b"r1", 99)
-    desk.now = 60.0
-    desk.tell(Tick("lease"))
-    desk.tell(Tick("lease"))
-
-    assert not desk.actor.statistics(60.0).holder
-    assert len(held_up) == 1
-    assert desk.actor.warnings() == ()
-
-
 def test_a_journal_that_is_not_cut_is_said_and_counted() -> None:
     replica = make_replica(2)
     desk = make_writer(replica)
@@ -661,16 +540,6 @@ def test_a_journal_that_is_not_cut_is_said_and_counted() -> None:
 
     assert (uncut, warned) == (2, ("the journal is not cut: events are missing of 'w1'",))
     assert (desk.actor.statistics(0.0).uncut, desk.actor.warnings()) == (0, ())
-
-
-def test_a_replica_that_never_wrote_a_snapshot_tells_how_long_there_is_none() -> None:
-    desk = make_writer(make_replica(2), lambda: False)
-    assert isinstance(desk.actor, Snapshotter)
-    before = desk.actor.statistics(7.0).age_s
-    desk.now = 10.0
-    desk.tell(Started())
-
-    assert (before, desk.actor.statistics(4000.0).age_s) == (0.0, 3990.0)
 
 
 def test_an_index_that_is_empty_displaces_none_that_is_not() -> None:
@@ -759,3 +628,21 @@ def test_a_newer_manifest_or_object_is_left_and_an_older_generation_loaded() -> 
         (Newer(f"snapshot {name}", "snapshot", 3), [2], 1),
         (Newer("the snapshot manifest", "manifest", 2), [0], 1),
     ]
+
+
+def test_a_snapshot_waits_for_a_live_worker_of_which_nothing_was_read() -> None:
+    replica = make_replica(2)
+    replica.recovery.receive(WorkerId("w2"), 1, 7, 0.0)
+    desk = make_writer(replica)
+
+    desk.tell(Started())
+    desk.tell(Tick("lease"))
+
+    assert statistics(desk) == (0, 0)
+    assert desk.logs() == ["snapshot waits"]
+    assert isinstance(desk.actor, Snapshotter)
+    assert desk.actor.warnings() == ("no snapshots are written: nothing was read yet of 'w2'",)
+    replica.recovery.forget(WorkerId("w2"))
+    desk.tell(Tick("lease"))
+    assert statistics(desk) == (1, 0)
+    assert desk.actor.warnings() == ()

@@ -119,19 +119,6 @@ def test_a_replica_that_does_not_read_the_new_format_is_told_in_the_old_one_whil
     assert driver.sync.statistics().format == 2
 
 
-def test_a_replica_that_says_now_this_and_now_that_makes_nobody_tell_states() -> None:
-    driver = started(("r2", NEXT))
-    driver.book("q")
-    before = driver.sync.statistics().states_sent
-
-    for number in range(50):
-        driver.now += 0.01
-        driver.publish(seen("r3", (FIRST, NEXT)[number % 2]))
-
-    assert driver.sync.statistics().format == 1
-    assert driver.sync.statistics().states_sent == before + 1
-
-
 def test_what_waits_goes_in_the_format_that_it_was_written_in() -> None:
     driver = started(("r2", NEXT))
     driver.book("q")
@@ -188,20 +175,6 @@ def test_a_change_of_format_during_a_state_tells_it_anew() -> None:
     assert isinstance(events[0], StateBegins)
     assert isinstance(events[-1], StateEnds)
     assert len(events) == 303
-
-
-def test_a_beat_has_sent_what_a_full_mailbox_kept_from_being_sent() -> None:
-    driver = started()
-    driver.sync.outbox.on_first = lambda: None
-    driver.book("q")
-    driver.publish(Tick("flush"))
-    driver.publish(Tick("flush"))
-
-    effects = driver.publish(Tick("beat"))
-
-    driver.sync.outbox.on_first = driver._note_first
-    assert driver.first_token("q")
-    assert [len(one.events) for one in records(effects)] == [0]
 
 
 def test_what_was_not_told_is_logged_at_the_next_beat() -> None:

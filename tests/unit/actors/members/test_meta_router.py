@@ -5,7 +5,6 @@ from kvmesh.actors.member_messages import Answered
 from kvmesh.actors.members.meta_router import MOST_EARLY, MetaRouter
 from kvmesh.actors.messages import AllReported, BusMessage, Drain, RouterHeartbeat, Started, Tick
 from kvmesh.actors.wire import encode
-from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest
 from kvmesh.core.members.outcomes import failed_attempt
 from kvmesh.core.members.silent_members import GIVEN_UP
@@ -37,18 +36,6 @@ def beat(
 
 def logs(effects: list[Effect]) -> list[Log]:
     return [effect for effect in effects if isinstance(effect, Log)]
-
-
-def test_requests_alternate_over_buckets_and_over_the_ready_replicas_of_each() -> None:
-    meta = MetaRouter("kvmesh")
-    for bucket, router in (("a", "r0"), ("a", "r1"), ("b", "r2"), ("b", "r3")):
-        meta.receive(beat(bucket, router), 0.0)
-
-    routes = [meta.route(BucketRequest(), 0.1).replica.name for _ in range(4)]
-
-    assert sorted(routes) == ["a/r0", "a/r1", "b/r2", "b/r3"]
-    assert [name[0] for name in routes] in (["a", "b", "a", "b"], ["b", "a", "b", "a"])
-    assert meta.models() == ("m",)
 
 
 def test_a_replica_that_failed_is_left_out_and_trusted_again_once_it_answers() -> None:
@@ -89,15 +76,6 @@ def pass_time(meta: MetaRouter, begin_s: float, end_s: float) -> list[Log]:
     for quarter in range(int(begin_s * 4), int(end_s * 4) + 1):
         found += logs(list(meta.receive(Tick("check"), quarter / 4)))
     return found
-
-
-def test_while_nothing_is_heard_replicas_that_nobody_asks_stay() -> None:
-    meta = MetaRouter("kvmesh")
-    meta.receive(beat("a", "r0"), 0.0)
-
-    assert pass_time(meta, 0.0, 60.0) == []
-    assert meta.ready(60.0)
-    assert meta.link_health.warnings() != ()
 
 
 def test_a_silent_replica_is_asked_and_stays_while_it_is_ready() -> None:
@@ -181,15 +159,6 @@ def test_a_heartbeat_of_an_older_incarnation_changes_nothing() -> None:
 
     assert effects == []
     assert meta.ready(0.2)
-
-
-def test_a_repeated_heartbeat_says_nothing_new() -> None:
-    meta = MetaRouter("kvmesh")
-    first = list(meta.receive(beat("a", "r0"), 0.0))
-
-    assert len(logs(first)) == 1
-    assert list(meta.receive(beat("a", "r0"), 1.0)) == []
-    assert meta.statistics().heartbeats == 2
 
 
 def test_a_static_replica_needs_no_heartbeat() -> None:
@@ -313,19 +282,6 @@ def test_only_so_many_replicas_are_kept_while_it_listens() -> None:
 
     assert meta.statistics().replicas == MOST_EARLY
     assert meta.table.membership.epoch("a/r0") == 2
-
-
-def test_statistics_tell_what_chose_buckets_and_how_many_homes_are_known() -> None:
-    meta = MetaRouter("kvmesh", homes=HomeOptions(max_homes=1))
-    meta.receive(beat("a", "r0"), 0.0)
-    for session in (1, 2):
-        meta.route(BucketRequest(sessions=(session,)), 0.0)
-    meta.route(BucketRequest(sessions=(2,)), 0.0)
-
-    statistics = meta.statistics()
-
-    assert statistics.homes == len(meta.homes) == 1
-    assert statistics.placed == {"round-robin": 2, "session": 1}
 
 
 def test_requests_wait_for_replicas_that_may_only_not_be_heard_of_yet() -> None:

@@ -14,7 +14,6 @@ from kvmesh.actors.messages import (
     Started,
     Tick,
     TrustChanged,
-    WorkerGone,
     WorkerHeartbeat,
     WorkerLoad,
     WorkerSeen,
@@ -82,34 +81,6 @@ def test_a_heartbeat_makes_a_worker_usable_and_is_passed_on() -> None:
     assert driver.workers.state(A).report == LoadReport(2, 1, 50, 100)
 
 
-def test_without_events_no_worker_is_known_exactly() -> None:
-    driver = Driver(kv_events=False)
-
-    driver.publish(worker())
-
-    assert driver.workers.info(A).trust is Trust.APPROX
-    assert driver.workers.distrusted == {A}
-
-
-def test_further_heartbeats_are_passed_on_quietly() -> None:
-    driver = Driver()
-    driver.publish(worker())
-
-    assert driver.publish(worker()) == [*driver.publish(worker())]
-    assert sent(driver.publish(worker()), "indexer") == [WorkerSeen(worker())]
-
-
-def test_a_larger_epoch_is_a_restart_and_a_smaller_one_is_old_news() -> None:
-    driver = Driver()
-    driver.publish(worker(epoch=2))
-
-    assert sent(driver.publish(worker(epoch=3)), "indexer") == [
-        WorkerSeen(worker(epoch=3), restarted=True)
-    ]
-    assert driver.publish(worker(epoch=2)) == []
-    assert driver.registry.statistics().outdated == 1
-
-
 def test_a_low_epoch_of_a_new_incarnation_is_raised_by_those_who_know_it() -> None:
     driver = Driver()
     driver.publish(worker(epoch=9, incarnation=7))
@@ -164,22 +135,6 @@ def test_a_worker_whose_engine_hangs_is_not_called_draining() -> None:
     assert members.why_not(A, driver.now) == "draining"
     driver.publish(worker())
     assert driver.usable() == (A,)
-
-
-def test_a_silent_worker_is_gone_within_four_seconds() -> None:
-    driver = Driver()
-    driver.publish(worker())
-    driver.now = 3.4
-    driver.publish(router("r1"))
-    assert sent(driver.publish(Tick("check")), "indexer") == []
-    driver.now = 3.75
-
-    effects = driver.publish(Tick("check"))
-
-    assert sent(effects, "indexer") == [WorkerGone(A)]
-    assert Wake(0.25, Tick("check")) in effects
-    assert driver.registry.heartbeat(A) is None
-    assert A not in driver.workers.known
 
 
 def asked() -> Driver:
@@ -244,23 +199,6 @@ def test_a_worker_that_only_answers_is_known_approximately_until_it_is_heard() -
     assert driver.workers.state(A).report == LoadReport(2, 1, 50, 100)
 
 
-def test_who_refuses_twice_is_gone_at_once() -> None:
-    driver = asked()
-    pass_time(driver, 2.25)
-
-    first = [
-        *driver.publish(Answered("worker/a", "down")),
-        *driver.publish(Answered("router/r2", "down")),
-    ]
-    worker_gone = driver.publish(Answered("worker/a", "down"))
-    router_gone = driver.publish(Answered("router/r2", "down"))
-
-    assert first == []
-    assert sent(worker_gone, "indexer") == [WorkerGone(A)]
-    assert sent(router_gone, "sync") == [RouterGone("r2")]
-    assert driver.usable() == driver.routers.members() == ()
-
-
 def test_who_is_back_behind_a_partition_joins_again_unheard() -> None:
     driver = asked()
     pass_time(driver, 5.0)
@@ -280,31 +218,6 @@ def test_who_is_back_behind_a_partition_joins_again_unheard() -> None:
     assert driver.registry.link_health.warnings() == ()
 
 
-def test_after_a_standstill_what_was_sent_is_read_before_anybody_is_given_up() -> None:
-    driver = Driver()
-    driver.publish(worker())
-    driver.publish(Tick("check"))
-    driver.now = 9.0
-
-    assert sent(driver.publish(Tick("check")), "indexer") == []
-    assert driver.usable() == (A,)
-
-
-def test_where_not_even_its_own_heartbeat_is_heard_nobody_is_given_up() -> None:
-    driver = Driver()
-    driver.publish(worker())
-    driver.publish(router())
-    driver.registry.link_health.set_connected(up=False)
-
-    assert pass_time(driver, 600.0, hears_itself=False) == []
-    assert driver.usable() == (A,)
-    driver.registry.link_health.set_connected(up=True)
-
-    assert sent(pass_time(driver, 603.25), "indexer") == []
-    assert (driver.usable(), driver.routers.members()) == ((A,), ("r2",))
-    assert sent(pass_time(driver, 603.75), "indexer") == [WorkerGone(A)]
-
-
 def test_of_who_hashes_by_another_secret_only_what_was_sent_there_counts() -> None:
     driver = Driver(secret_mark=7)
 
@@ -314,16 +227,6 @@ def test_of_who_hashes_by_another_secret_only_what_was_sent_there_counts() -> No
     assert driver.workers.distrusted == set()
     driver.publish(worker())
     assert driver.workers.info(A).trust is Trust.APPROX
-
-
-def test_trust_is_kept_across_heartbeats() -> None:
-    driver = Driver()
-    driver.publish(worker())
-    driver.publish(TrustChanged(A, Trust.DEGRADED))
-    driver.publish(worker())
-
-    assert driver.workers.info(A).trust is Trust.DEGRADED
-    assert driver.workers.distrusted == {A}
 
 
 def test_trust_in_a_worker_that_is_not_there_is_not_kept() -> None:
@@ -347,10 +250,6 @@ def test_other_replicas_come_and_go() -> None:
 
     assert sent(driver.publish(Tick("check")), "sync") == [RouterGone("r2")]
     assert driver.registry.replica("r2") is None
-
-
-def test_a_replica_does_not_listen_to_itself() -> None:
-    assert Driver().publish(router("r1")) == []
 
 
 def test_another_router_of_the_same_name_is_said_once() -> None:

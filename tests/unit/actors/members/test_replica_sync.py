@@ -142,16 +142,6 @@ def test_what_follows_within_five_milliseconds_is_sent_together() -> None:
     assert driver.sync.statistics().events_sent == 4
 
 
-def test_a_message_has_so_many_events() -> None:
-    driver = Driver(max_events=2)
-    for request_id in "abcd":
-        driver.book(request_id)
-
-    driver.publish(Tick("flush"))
-
-    assert [len(one.events) for one in driver.batches()] == [2, 2, 1]
-
-
 def test_long_prompts_never_fill_a_message() -> None:
     driver = Driver(max_bytes=600)
     driver.route("a", list(range(1000)))
@@ -188,16 +178,6 @@ def test_growth_is_told_once_a_second() -> None:
     assert [one.events for one in driver.batches()[1:]] == [[Grew("r1#1", 9)], [], []]
 
 
-def test_running_requests_never_expire_at_home() -> None:
-    driver = Driver()
-    driver.book("q")
-    for now in (9.0, 18.0, 27.0):
-        driver.now = now
-        driver.publish(Tick("beat"))
-
-    assert driver.sequences.bookings.get("q") is not None
-
-
 def test_a_peer_that_asks_gets_the_whole_state() -> None:
     driver = Driver()
     driver.book("q")
@@ -213,15 +193,6 @@ def test_a_peer_that_asks_gets_the_whole_state() -> None:
     driver.now = 1.0
     assert driver.publish(StateWanted("r3"))
     assert driver.publish(StateWanted("r1")) == []
-
-
-def test_a_fresh_booking_in_a_state_has_no_history() -> None:
-    driver = Driver()
-    driver.sequences.add("q", W, Demand(40, 30, 20), 0.0)
-
-    driver.publish(StateWanted("r2"))
-
-    assert driver.batches()[0].events == state(PLACED)
 
 
 def test_what_must_have_come_unseen_is_still_expected_by_whom_is_told_now() -> None:

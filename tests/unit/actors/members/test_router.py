@@ -194,12 +194,6 @@ def test_workers_that_can_never_match_are_named_with_the_remedy() -> None:
     assert "--hash-secret-file" in secrets
 
 
-def test_a_worker_without_events_needs_no_secret() -> None:
-    router = make_router(secret_mark=7)
-
-    assert list(router.receive(WorkerSeen(msgspec.structs.replace(BEAT, events=False)), 0.0)) == []
-
-
 def test_a_buckets_heat_is_its_least_busy_workers_backlog() -> None:
     router = make_router()
     assert router.heat(0.0) == BucketHeat()

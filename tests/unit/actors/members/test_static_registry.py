@@ -59,19 +59,6 @@ def test_an_engine_that_says_nothing_of_its_load_is_not_taken_for_idle() -> None
     assert driver.workers.state(W).report == LoadReport(1, 2, 3, 100)
 
 
-def test_an_engine_answers_until_it_is_silent_however_late_the_next_look_is() -> None:
-    driver = Driver()
-    driver.registry.receive(BEAT, 0.0)
-
-    for second in range(1, 20):
-        driver.registry.receive(Tick("check"), float(second))
-
-    assert driver.workers.everyone(20.0) == (W,)
-    driver.registry.receive(EngineSilent(W), 20.0)
-    driver.registry.receive(Tick("check"), 21.0)
-    assert driver.workers.everyone(21.0) == ()
-
-
 def test_a_worker_that_was_dropped_is_not_brought_back_by_the_clock() -> None:
     driver = Driver()
     driver.registry.receive(BEAT, 0.0)
@@ -93,16 +80,6 @@ def test_a_silent_engine_gets_nothing_and_is_told_of_once() -> None:
     assert more == []
     assert driver.workers.everyone(2.0) == ()
     assert driver.registry.answering == set()
-
-
-def test_an_engine_that_never_answered_is_told_of_once_too() -> None:
-    driver = Driver()
-
-    first = of(Log, driver.registry.receive(EngineSilent(W), 0.0))
-    again = list(driver.registry.receive(EngineSilent(W), 1.0))
-
-    assert [(line.level, line.fields["answering"]) for line in first] == [("warning", False)]
-    assert again == []
 
 
 def test_an_engine_that_never_answered_is_known_by_its_configuration() -> None:
@@ -234,14 +211,3 @@ def test_a_slow_engine_that_begins_to_refuse_or_leaves_ends_the_panic() -> None:
     driver.registry.receive(EngineSilent(W, slow=True), 4.0)
     driver.registry.receive(WorkerGone(W), 5.0)
     assert not driver.panics()
-
-
-def test_panic_can_be_turned_off() -> None:
-    workers = WorkerRegistry(Membership(), new_sequences(block_size=16))
-    registry = StaticRegistry(workers, None, router="router", may_panic=False)
-    registry.receive(BEAT, 0.0)
-
-    registry.receive(EngineSilent(W, slow=True), 1.0)
-
-    assert not workers.panic
-    assert workers.everyone(1.0) == ()

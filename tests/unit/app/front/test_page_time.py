@@ -44,17 +44,6 @@ def test_pages_take_their_share_of_a_core_however_often_they_are_asked_for(cost_
     assert made == sorted(made)
 
 
-def test_a_page_that_is_answered_again_is_young() -> None:
-    clock = Clock()
-    clock.ask("a", cost_s=BURST_S + MIN_AGE_S * SHARE)
-
-    clock.now_s += MIN_AGE_S - 0.1
-
-    assert clock.ask("a") == b"1"
-    clock.now_s += 0.2
-    assert clock.ask("a") == b"2"
-
-
 def test_a_page_without_time_or_a_young_one_is_refused() -> None:
     clock = Clock()
     clock.ask("old")

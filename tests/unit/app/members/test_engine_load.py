@@ -5,7 +5,7 @@ from kvmesh.actors.messages import WorkerLoad
 from kvmesh.app.members.engine_load import MAX_LINES, load_of, load_of_figures, parse_gauges
 from kvmesh.core.engines.load import EngineFigures
 from kvmesh.core.members.progress import EngineReading
-from kvmesh.core.members.worker_info import NO_ADAPTERS, AdapterReport
+from kvmesh.core.members.worker_info import AdapterReport
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -21,13 +21,6 @@ vllm:prefix_cache_hits_total{engine="0",model_name="m"} 500.0
 vllm:prefix_cache_hits_created{engine="0",model_name="m"} 1.7e+09
 python_gc_objects_collected_total{generation="0"} 500.0
 """
-SGLANG = """\
-sglang:num_running_reqs{model_name="m"} 4.0
-sglang:num_queue_reqs{model_name="m"} 1.0
-sglang:token_usage{model_name="m"} 0.5
-sglang:max_total_num_tokens{model_name="m"} 8192.0
-sglang:page_size{model_name="m"} 16.0
-"""
 
 
 def test_vllm_figures_are_read_per_rank() -> None:
@@ -41,13 +34,6 @@ def test_vllm_figures_are_read_per_rank() -> None:
     assert load.report().prefix_hit_rate == 0.25
     assert load_of(ranks[1]).report().prefix_hit_rate == 0.0
     assert ranks[0].block_size == 16
-
-
-def test_sglang_capacity_is_counted_in_tokens() -> None:
-    load = load_of(parse_gauges(SGLANG)[0])
-
-    assert (load.running_requests, load.waiting_requests) == (4, 1)
-    assert (load.used_blocks, load.total_blocks) == (256, 512)
 
 
 IN_USE = (
@@ -76,25 +62,6 @@ def test_lines_of_adapters_leave_room_for_all_others() -> None:
 
     assert ranks[0].running == 3.0
     assert load_of(ranks[0]).report().adapters.names == (f"a{MAX_LINES + 4}",)
-
-
-def test_names_of_adapters_that_are_none_are_left_out() -> None:
-    names = ",".join(["good", "", " ", "x" * 600, "good"])
-    line = f'vllm:lora_requests_info{{max_lora="4",running_lora_adapters="{names}"}} 5\n'
-
-    assert load_of(parse_gauges(line)[0]).report().adapters == AdapterReport(4, ("good",))
-
-
-def test_without_adapters_a_heartbeat_is_as_it_was() -> None:
-    load = load_of(parse_gauges(VLLM)[0])
-
-    assert b"adapter" not in msgspec.msgpack.encode(load)
-    assert load.report().adapters is NO_ADAPTERS
-
-
-def test_a_pool_of_adapters_is_read_of_figures_too() -> None:
-    assert load_of_figures(EngineFigures(0, 0, 0, 0, adapter_slots=8), 16).adapter_slots == 8
-    assert load_of_figures(EngineFigures(0, 0, 0, 0), 16).adapter_slots is msgspec.UNSET
 
 
 def test_a_page_that_is_no_metrics_page_says_nothing() -> None:

@@ -108,16 +108,6 @@ def scope() -> Scope:
     return Scope(b"q", lambda error, request_id: None)  # noqa: ARG005  a `Report`
 
 
-def test_metrics_tell_of_requests_that_wait() -> None:
-    fleet = Fleet(members=0)
-    fleet.care.patience.hold(scope(), fleet.settled.clear)
-
-    assert fleet.metrics() == {
-        "kvmesh_waiting_for_worker{}": 1.0,
-        "kvmesh_waited_for_worker_total{}": 1.0,
-    }
-
-
 async def test_a_suspect_is_asked_at_once_and_found_to_be_gone(eventually: Eventually) -> None:
     fleet = Fleet()
     fleet.care.wake()

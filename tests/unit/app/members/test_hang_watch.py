@@ -7,7 +7,6 @@ from kvmesh.app.members.hang_watch import (
     ASK_EVERY_S,
     SLOW_ANSWERS,
     SLOW_FLEET,
-    SLOW_S,
     HangWatch,
 )
 from kvmesh.app.members.open_streams import OpenStreams
@@ -86,30 +85,6 @@ def test_a_worker_that_lets_a_request_wait_is_asked_each_second() -> None:
     assert watch.due(ASK_AFTER_S) == ["w1"]
     assert watch.due(ASK_AFTER_S + 0.5) == []
     assert watch.due(ASK_AFTER_S + ASK_EVERY_S) == ["w1", "w2"]
-
-
-def test_who_waits_no_longer_is_no_reason_to_ask() -> None:
-    one = Waiting("w1", 0.0)
-    watch = make_watch(one)
-    assert watch.due(5.0) == ["w1"]
-
-    watch.waiting.pop(one, None)
-    watch.waiting.pop(one, None)
-
-    assert watch.due(5.1) == []
-    again = Waiting("w1", 2.0)
-    watch.waiting[again] = None
-    assert watch.due(5.2) == ["w1"], "nothing is kept of the time before"
-
-
-def test_a_request_sent_once_more_waits_from_then_on() -> None:
-    one, other = Waiting("w1", 0.0), Waiting("w2", 1.0)
-    watch = make_watch(one, other)
-
-    one.worker, one.sent_s = "w3", 3.0
-    watch.waiting[one] = watch.waiting.pop(one)
-
-    assert watch.due(4.0) == ["w2"]
 
 
 class Standing(Waiting):
@@ -202,20 +177,6 @@ def test_most_workers_answering_late_are_a_slow_machine() -> None:
 
     watch.answered("w1", "slow")
     assert waiting[0].given_up == [SILENT]
-
-
-def test_who_answered_late_long_ago_is_not_slow_now() -> None:
-    now = 10.0
-    one = Waiting("w1", 0.0)
-    watch = HangWatch(lambda: now, lambda: "ww")
-    watch.waiting[one] = None
-    watch.answered("w2", "slow")
-    now += SLOW_S
-
-    for _ in range(SLOW_ANSWERS):
-        watch.answered("w1", "slow")
-
-    assert len(one.given_up) == 1
 
 
 def test_a_worker_that_answers_is_given_up_by_all_if_its_engine_stands_still() -> None:

@@ -111,14 +111,3 @@ def test_quiet_streams_alone_are_given_up() -> None:
 
     assert standing.moved == [("hung", "w1")]
     assert begun.moved == []
-
-
-def test_a_stream_that_goes_on_elsewhere_begins_anew() -> None:
-    fleet = Fleet()
-    stream = fleet.stream("w1")
-    fleet.now = 5.0
-
-    stream.worker = "w2"
-    fleet.streams.enter(stream)
-
-    assert fleet.streams.quiet(5.0) == set()

@@ -3,7 +3,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
 
-from kvmesh.app.members.patience import AGAIN_S, MOST_HELD, Patience
+from kvmesh.app.members.patience import Patience
 from kvmesh.transport.http.server.scope import Scope
 from tests.conftest import Eventually
 
@@ -74,21 +74,6 @@ async def test_nobody_waits_for_ever(eventually: Eventually) -> None:
         assert (fleet.patience.waiting, fleet.patience.held) == (1, 2)
 
 
-async def test_a_held_request_is_tried_again_though_nobody_comes_or_goes(
-    eventually: Eventually,
-) -> None:
-    fleet = Fleet(wait_s=5.0)
-    fleet.usable = ("w0",)
-    async with running(fleet):
-        assert fleet.hold("tried")
-        fleet.now += AGAIN_S / 2
-        assert fleet.hold("later")
-
-        fleet.now += AGAIN_S / 2
-
-        await eventually(lambda: fleet.went_on == ["tried"])
-
-
 async def test_a_request_that_ended_meanwhile_does_not_go_on(eventually: Eventually) -> None:
     fleet = Fleet()
     other = fleet.scope("second")
@@ -125,30 +110,6 @@ async def test_a_request_that_fails_as_it_goes_on_keeps_nobody_waiting(
         assert fleet.hold("third")
 
     assert fleet.crashes == ["planted"]
-
-
-def test_a_request_is_held_again_until_its_time_is_over() -> None:
-    fleet = Fleet(wait_s=5.0)
-    scope = fleet.scope()
-
-    assert fleet.patience.hold(scope, fleet.went_on.clear)
-    fleet.now += 4.9
-    assert fleet.patience.hold(scope, fleet.went_on.clear)
-    assert (fleet.patience.waiting, fleet.patience.held) == (1, 1)
-    fleet.now += 0.1
-    assert not fleet.patience.hold(scope, fleet.went_on.clear)
-    scope.end()
-    assert fleet.patience.waiting == 0
-
-
-def test_without_patience_and_beyond_a_bound_nothing_is_held() -> None:
-    assert not Fleet(wait_s=0.0).hold("a")
-    fleet = Fleet()
-
-    assert all(fleet.hold(f"{number}") for number in range(MOST_HELD))
-
-    assert not fleet.hold("one more")
-    assert fleet.patience.waiting == fleet.patience.held == MOST_HELD
 
 
 async def test_a_client_that_waits_for_less_is_answered_in_time(eventually: Eventually) -> None:

@@ -23,15 +23,6 @@ def test_what_the_engine_does_not_tell_may_be_given() -> None:
     assert (off.worker, off.zmq, off.bind) == ("h-1", "off", False)
 
 
-def test_a_role_may_be_given() -> None:
-    (prefill, decode, asked) = parse_workers(
-        ["http://a:1,role=prefill,bootstrap=8998", "http://b:1,role=decode", "http://c:1"]
-    )
-
-    assert (prefill.role, prefill.bootstrap_port) == ("prefill", 8998)
-    assert (decode.role, decode.bootstrap_port, asked.role) == ("decode", 0, None)
-
-
 def test_how_prefill_and_decode_share_requests_may_be_given() -> None:
     (prefill, decode) = parse_workers(
         [
@@ -42,12 +33,6 @@ def test_how_prefill_and_decode_share_requests_may_be_given() -> None:
 
     assert (prefill.connector, prefill.bootstrap_port) == ("mooncake", 8998)
     assert (decode.connector, decode.bootstrap_port) == ("mooncake", 0)
-
-
-def test_an_engine_that_drops_matched_blocks_is_named() -> None:
-    found = parse_workers(["http://a:1,eagle-drop", "http://b:1,eagle-drop=no", "http://c:1"])
-
-    assert [one.eagle_drop for one in found] == [True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -58,19 +58,6 @@ async def test_replicas_share_agents_and_a_new_one_knows_them_from_the_start(
     assert late.replica.governor.statistics().reserved_tokens == 60_000
 
 
-async def test_what_is_left_is_told_at_the_end(
-    stack: contextlib.AsyncExitStack, eventually: Eventually
-) -> None:
-    server = MemoryServer()
-    one = await Shared(server, "r0").start(stack)
-    two = await Shared(server, "r1").start(stack)
-    one.replica.begin("a")
-
-    await one.store.stop()
-
-    await eventually(lambda: two.knows("a"))
-
-
 async def test_news_wait_while_the_plane_is_away(
     stack: contextlib.AsyncExitStack, eventually: Eventually
 ) -> None:

@@ -97,13 +97,3 @@ def test_a_replica_that_drains_or_passed_an_error_on_did_nothing_wrong(kind: str
     assert front.target() != front.first
     assert front.failures() == {}
     assert len(front.usable()) == 2
-
-
-def test_what_lost_its_replica_with_all_but_its_end_is_told() -> None:
-    front = Front()
-    front.plan.on_head(200)
-
-    front.plan.lose(CUT)
-
-    assert list(front.failures().values()) == [1]
-    assert front.plan not in front.care.streams.open

@@ -1,11 +1,8 @@
 import msgspec
-import pytest
 
-from kvmesh.app.meta.session_names import PARENT_HEADERS, SESSION_HEADERS, SessionNames
+from kvmesh.app.meta.session_names import SessionNames
 from kvmesh.core.chat.inference import Extension
 from kvmesh.transport.http.server.request import Request
-
-OWN = "x-kvmesh-session"
 
 
 def read(*, body: str | None = None, **given: str) -> tuple[int, ...]:
@@ -24,11 +21,6 @@ def test_a_session_has_one_key_however_it_is_named() -> None:
     assert read() == read(x_kvmesh_session=" ") == read(body="") == read(x_kvmesh_tenant="t") == ()
 
 
-@pytest.mark.parametrize("header", [*SESSION_HEADERS, *PARENT_HEADERS])
-def test_headers_of_known_clients_name_sessions(header: bytes) -> None:
-    assert read(**{header.decode(): "s"}) == read(x_kvmesh_session="s")
-
-
 def test_what_is_said_to_kvmesh_wins_over_what_is_said_to_others() -> None:
     assert read(x_session_id="other", body="s") == read(body="s")
     assert read(x_kvmesh_session="s", body="t", session_id="u") == read(body="s")
@@ -42,12 +34,6 @@ def test_a_sub_agent_is_part_of_its_parents_session() -> None:
 
     assert child == (*read(x_session_id="child"), *parent)
     assert read(x_session_id="parent", x_parent_session_id="parent") == parent
-
-
-def test_tenants_may_use_the_same_names() -> None:
-    keys = {read(x_kvmesh_session="1", x_kvmesh_tenant=tenant) for tenant in ("", "a", "b")}
-
-    assert len(keys) == 3
 
 
 def test_any_bytes_are_a_name() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from kvmesh.app.picker.addresses import FRESH_S, SUBSET_S, Addresses, Located
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.errors import ConfigError, TransportError
+from kvmesh.errors import TransportError
 
 
 class Places:
@@ -34,11 +34,6 @@ async def test_an_address_needs_no_looking_up(origin: str, endpoint: bytes | Non
 
     assert addresses.find(origin) == endpoint
     assert addresses.find(origin) == endpoint
-
-
-def test_what_is_no_origin_is_named() -> None:
-    with pytest.raises(ConfigError, match="ftp"):
-        Places().addresses.find("ftp://10.0.0.1")
 
 
 async def test_a_name_is_looked_up_once_for_all_who_ask_and_anew_when_it_is_old() -> None:
@@ -74,10 +69,6 @@ async def test_a_subset_means_the_workers_at_its_endpoints() -> None:
     assert one == frozenset({WorkerId("w1")})
     assert all_known == before == others == frozenset({WorkerId("w0"), WorkerId("w1")})
     assert later is None
-
-
-async def test_nobody_is_within_a_subset_while_nobody_is_there() -> None:
-    assert Places().addresses.within(("10.0.0.1:1",)) == frozenset()
 
 
 async def test_subsets_and_origins_without_end_are_not_all_kept() -> None:

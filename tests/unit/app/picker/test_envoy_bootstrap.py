@@ -3,7 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvmesh.app.picker.envoy_bootstrap import bootstrap, encode, is_ip
+from kvmesh.app.picker.envoy_bootstrap import encode, is_ip
 from kvmesh.app.picker.envoy_options import Address, GatewayOptions
 
 PICKERS = (Address("127.0.0.1", 9002), Address("127.0.0.1", 9003))
@@ -23,12 +23,6 @@ def filters_of(config: Any) -> dict[str, Any]:
 
 def cluster_of(config: Any, name: str) -> Any:
     return next(one for one in config["static_resources"]["clusters"] if one["name"] == name)
-
-
-def test_the_json_is_the_data() -> None:
-    options = GatewayOptions(pickers=PICKERS, endpoints=ENGINES)
-
-    assert msgspec.json.decode(encode(options)) == msgspec.to_builtins(bootstrap(options))
 
 
 def test_a_clients_own_destination_is_dropped_before_the_picker_is_asked() -> None:
@@ -59,12 +53,6 @@ def test_a_subset_is_metadata_that_the_picker_is_shown() -> None:
     assert hint["value"] == {"x-gateway-destination-endpoint-subset": ["10.0.0.1:8000"]}
     shown = chain["ext_proc"]["metadata_options"]["forwarding_namespaces"]["untyped"]
     assert "envoy.lb.subset_hint" in shown
-
-
-def test_an_empty_subset_is_one() -> None:
-    [hint] = filters_of(made(subset=()))["set_metadata"]["metadata"]
-
-    assert hint["value"] == {"x-gateway-destination-endpoint-subset": []}
 
 
 def test_a_cluster_with_a_name_among_its_members_asks_dns() -> None:

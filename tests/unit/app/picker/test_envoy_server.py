@@ -11,10 +11,6 @@ from kvmesh.errors import ConfigError, TransportError
 OPTIONS = GatewayOptions(pickers=(Address("127.0.0.1", 9),), endpoints=(Address("127.0.0.1", 9),))
 
 
-def test_the_wheels_binary_is_found() -> None:
-    assert find_envoy().name == "envoy"
-
-
 def test_without_a_binary_the_remedy_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

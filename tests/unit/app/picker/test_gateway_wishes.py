@@ -68,14 +68,6 @@ def test_an_objective_has_a_priority_that_counts_before_the_client_s(name: bytes
     assert own[0] not in read((name, b"nobody's"))
 
 
-def test_without_a_pool_objectives_are_passed_on() -> None:
-    exchange = asked((b"x-gateway-inference-objective", b"batch"))
-
-    GatewayWishes(TENANT, None)(exchange)
-
-    assert exchange.request.headers is exchange.sent_headers
-
-
 def test_a_request_of_which_the_gateway_says_nothing_is_left_as_it_is() -> None:
     exchange = asked((b"x-gateway-other", b"1"))
 
@@ -106,14 +98,6 @@ def test_a_body_without_a_model_gets_one_and_one_that_is_no_object_none() -> Non
         exchange = asked((b"x-llm-d-model-name-rewrite", b"b"), body=body)
         GatewayWishes(TENANT, None)(exchange)
         assert exchange.request.body == after
-
-
-def test_a_model_named_twice_is_named_once() -> None:
-    exchange = asked((b"x-llm-d-model-name-rewrite", b"b"), body=b'{"model":"a","model":"c"}')
-
-    GatewayWishes(TENANT, None)(exchange)
-
-    assert exchange.request.body == b'{"model":"b"}'
 
 
 def test_a_body_that_is_not_told_is_not_rewritten() -> None:

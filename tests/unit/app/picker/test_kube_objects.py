@@ -81,14 +81,6 @@ def test_an_annotation_names_the_ports_that_a_pod_serves(text: str, ports: tuple
     assert annotated(text, "other").ports_of((8000, 8001)) == (8000, 8001)
 
 
-@pytest.mark.parametrize(
-    ("given", "address"),
-    [("10.0.0.1", "10.0.0.1"), ("fd00:0:0::1", "[fd00::1]"), ("", "")],
-)
-def test_an_address_is_written_as_urls_have_it(given: str, address: str) -> None:
-    assert address_of(make_pod(podIP=given)) == address
-
-
 @pytest.mark.parametrize("given", ["example.org", "fe80::1%eth0", "10.0.0.1:80", "9" * 400])
 def test_what_is_no_address_is_refused_with_the_pod_s_name(given: str) -> None:
     with pytest.raises(CodecError, match="Pod vllm-0: its podIP"):

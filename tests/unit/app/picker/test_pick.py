@@ -61,13 +61,6 @@ async def test_an_answer_too_long_to_be_kept_is_passed_on_all_the_same(room: Roo
     assert len(stream.sent_back(response=True)[0]) == 1_200_000
 
 
-async def test_an_error_event_is_a_failed_request(room: Room) -> None:
-    stream = room.ask().head().body(CHAT).answered()
-    stream.came(b'data: {"error":{"message":"no","code":500}}\n\n').came(DONE, end=True)
-
-    assert room.context.decisions.latest(1)[0].state == "failed"
-
-
 @pytest.mark.parametrize(
     ("status", "details", "kind"),
     [
@@ -148,19 +141,6 @@ async def test_a_request_that_is_held_is_answered_when_its_turn_comes() -> None:
     await room.close()
 
 
-async def test_a_client_that_leaves_while_it_is_held_loses_its_place() -> None:
-    room = Room(1, admission__max_backlog_ms=1.0)
-    chat = CHAT.replace(b"hello", b"hello " * 3000)
-    first = room.ask().head().body(chat)
-    second = room.ask().head().body(chat)
-    second.on_reset(8)
-
-    assert room.context.gate.waiting == {}
-    first.on_reset(8)
-    assert room.booked() == {}
-    await room.close()
-
-
 async def test_a_deadline_is_kept_until_the_request_is_sent() -> None:
     room = Room(1, admission__max_backlog_ms=1.0, stream__request_timeout_s=0.2)
     chat = CHAT.replace(b"hello", b"hello " * 3000)
@@ -172,16 +152,6 @@ async def test_a_deadline_is_kept_until_the_request_is_sent() -> None:
     first.answered().came(DONE, end=True)
 
     assert (second.refused[0], error_of(second)["code"]) == (504, "deadline")
-    await room.close()
-
-
-async def test_without_workers_nothing_is_sent_on() -> None:
-    room = Room(0)
-    stream = room.ask().head().body(CHAT)
-
-    status, headers, _ = stream.refused
-    assert (status, headers["retry-after"]) == (503, "1")
-    assert error_of(stream)["code"] == "no_worker"
     await room.close()
 
 

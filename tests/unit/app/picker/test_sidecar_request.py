@@ -157,24 +157,3 @@ async def test_dynamos_frontend_is_told_of_every_request() -> None:
     }
     stream.answered().came(DONE, end=True)
     await room.close()
-
-
-async def test_dynamos_frontend_is_told_of_both_workers() -> None:
-    room = made("dynamo")
-    stream = room.ask().head().body(LONG)
-
-    assert reported(stream)["x-dynamo-prefill-instance-id"] == "0"
-    assert reported(stream)["x-dynamo-routing-mode"] == "disaggregated"
-    stream.answered().came(DONE, end=True)
-    await room.close()
-
-
-async def test_workers_that_cannot_be_named_share_no_request() -> None:
-    room = made("dynamo", labels=False)
-    stream = room.ask().head().body(LONG).answered()
-
-    assert reported(stream) == {}
-    assert answered_headers(stream)["x-kvmesh-whole"] == "unnamed worker"
-    stream.came(DONE, end=True)
-    assert room.booked() == {}
-    await room.close()

@@ -112,15 +112,6 @@ async def test_an_end_that_comes_twice_is_not_answered_twice(room: Room) -> None
     assert room.counts.duplicates == 3
 
 
-async def test_what_comes_behind_the_end_of_a_response_is_nothing(room: Room) -> None:
-    stream = finish(room.ask().head().body(CHAT))
-    received = stream.kinds()
-
-    stream.came(b"", end=True).trailers(response=True)
-
-    assert stream.kinds() == received
-
-
 async def test_a_gateway_whose_own_limit_counts_waits_for_nothing(room: Room) -> None:
     """In FULL_DUPLEX_STREAMED Envoy waits without limit for an answer."""
     seen: list[float] = []
@@ -227,13 +218,6 @@ async def test_a_client_that_leaves_leaves_nothing_behind(room: Room, gone: str,
 
     assert stream.status in {None, 0}
     assert room.counts.gone + room.counts.silent == 1
-
-
-async def test_a_response_that_lacks_but_its_end_counts_as_whole(room: Room) -> None:
-    stream = room.ask().head().body(CHAT).answered().came(EVENT + DONE)
-    stream.on_reset(8)
-
-    assert room.context.counters.ends.count("finished", "2xx") == 1
 
 
 async def test_a_gateway_that_answers_by_itself_ends_the_request(room: Room) -> None:

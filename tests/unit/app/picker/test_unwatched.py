@@ -9,7 +9,7 @@ from kvmesh.app.picker.door import GATEWAYS
 from kvmesh.app.picker.stream import CONNECT_ERROR, SETTLE_S, SOON_S
 from kvmesh.core.members.worker_info import LoadReport
 from kvmesh.core.routing.unwatched.unwatched import DEFAULT
-from tests.integration.pick.room import CHAT, FULL, Asking, Room
+from tests.integration.pick.room import CHAT, Asking, Room
 
 NONE = 0
 RESET = 2
@@ -121,18 +121,6 @@ async def test_a_stream_that_began_goes_on_when_the_gateway_needs_no_more(room: 
     assert len(room.booked()) == 1
 
 
-async def test_a_stream_whose_end_is_told_ends_then(room: Room) -> None:
-    stream = ask(room).answered()
-    await asyncio.sleep(0)
-
-    stream.on_half_close()
-    stream.on_reset(RESET)
-
-    assert room.booked() == {}
-    assert ends(room, "finished", "2xx") == 1
-    await settled()
-
-
 async def test_a_client_that_leaves_before_a_head_that_would_be_told_is_gone(room: Room) -> None:
     heads_are_told(room)
     stream = ask(room)
@@ -142,25 +130,6 @@ async def test_a_client_that_leaves_before_a_head_that_would_be_told_is_gone(roo
 
     assert ends(room, "client_gone", "none") == 1
     await settled()
-
-
-async def test_a_client_that_leaves_while_it_is_decided_is_gone(room: Room) -> None:
-    stream = room.ask().head(response_mode=NONE).body(CHAT[:9], end=False)
-
-    stream.on_half_close()
-
-    assert room.counts.gone == 1
-    assert room.counts.silent == 0
-
-
-async def test_a_gateway_that_shows_bodies_and_leaves_is_gone(room: Room) -> None:
-    first, second = ask(room, mode=int(FULL)), ask(room, mode=int(FULL)).answered()
-
-    first.on_half_close()
-    second.on_reset(RESET)
-
-    assert room.booked() == {}
-    assert room.counts.gone == 2
 
 
 async def test_a_gateway_that_tells_no_modes_is_believed_by_what_it_shows(room: Room) -> None:
@@ -185,16 +154,6 @@ async def test_what_nobody_sees_ends_by_its_engines_report(room: Room) -> None:
     assert took_s >= DEFAULT.report_age_s
     assert room.unwatched.statistics().over["report"] == 1
     assert ends(room, "finished", "none") == 1
-
-
-async def test_what_nobody_sees_does_not_seem_to_hang(room: Room) -> None:
-    ask(room)
-    quiet = dict(room.context.hangs.waiting)
-    heads_are_told(room)
-    ask(room)
-
-    assert quiet == {}
-    assert len(room.context.hangs.waiting) == 1
 
 
 async def test_a_worker_that_leaves_takes_its_requests_along(room: Room) -> None:
@@ -230,16 +189,6 @@ async def test_a_prefill_that_is_over_is_told_to_the_replicas(room: Room) -> Non
 
     assert room.unwatched.statistics().prefilled_predicted == 1
     room.unwatched.close()
-
-
-async def test_another_gateway_that_shows_heads_says_nothing_of_this_one(room: Room) -> None:
-    heads_are_told(room)
-    other = room.ask()
-    other.peer = "10.8.8.8"
-
-    other.head(response_mode=NONE).body(CHAT)
-
-    assert dict(room.context.hangs.waiting) == {}
 
 
 async def test_gateways_without_end_are_not_all_remembered(room: Room) -> None:

@@ -1,12 +1,11 @@
 """What this process tells of itself."""
 
-import platform
 from importlib.metadata import version
 
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.actors.wire import decode, encode
-from kvmesh.app.process.build import Build, in_words, own_build, own_version
-from kvmesh.formats import OWN, FormatRange, Formats
+from kvmesh.app.process.build import Build, own_version
+from kvmesh.formats import FormatRange, Formats
 
 
 def test_the_own_version_is_the_package_s_and_travels_in_a_heartbeat() -> None:
@@ -25,11 +24,3 @@ def test_a_build_says_in_a_line_what_runs_and_what_it_reads() -> None:
         "1.4.0, Python 3.11.7, formats: journal 1 to 2, bookings 1, snapshot 1, manifest 3 to 4, "
         "programs 1"
     )
-
-
-def test_the_own_build_is_this_process_s() -> None:
-    build = own_build()
-
-    assert (build.version, build.python) == (version("kvmesh"), platform.python_version())
-    assert build.formats == OWN
-    assert in_words(build.formats) in str(build)

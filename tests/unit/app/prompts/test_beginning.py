@@ -48,16 +48,6 @@ def test_a_chat_is_cut_between_messages() -> None:
     assert rest == len(memoryview(request.messages)) - len(memoryview(kept.messages))
 
 
-def test_nothing_is_read_behind_long_tools() -> None:
-    request = parsed({"messages": [said("hello")], "tools": [{"name": "x" * 200}]})
-
-    kept, rest = beginning_of(CHAT, request)
-
-    assert bytes(kept.messages) == b"[]"
-    assert bytes(kept.tools) == b""
-    assert rest == len(memoryview(request.messages))
-
-
 def test_of_a_batch_the_first_text_and_all_token_ids_are_read() -> None:
     ids = list(range(100))
     request = parsed({"prompt": ["y" * 300, "z" * 50, ids]}, TEXT)

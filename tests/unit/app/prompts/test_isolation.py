@@ -101,11 +101,6 @@ def test_sglangs_extra_key_is_folded_in_and_is_another_than_a_salt() -> None:
     assert salt_of(body('"extra_key": null'), "ann") == salt_of(body(), "ann")
 
 
-def test_no_tenant_is_a_tenant() -> None:
-    assert salt_of(body()) == salt_of(body(), "") == SALTS.salt("")
-    assert salt_of(body()) != salt_of(body(), "ann")
-
-
 def test_two_tenants_are_refused() -> None:
     with pytest.raises(RequestError, match="2 headers"):
         salt_of(body(), "ann", "ben")
@@ -137,11 +132,6 @@ def test_what_cannot_be_read_is_refused(field: str) -> None:
     request = asked(body(field), "ann")
     with pytest.raises(RequestError):
         KEPT.apply(request, parse_request(asked(body(), "ann").body, COMPLETIONS))
-
-
-def test_a_body_that_is_no_object_is_refused() -> None:
-    with pytest.raises(RequestError, match="not a JSON object"):
-        KEPT.apply(asked("[]"), parse_request(asked(body()).body, COMPLETIONS))
 
 
 def test_what_is_only_remembered_is_salted_alike_for_one_tenant() -> None:

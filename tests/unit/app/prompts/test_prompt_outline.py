@@ -131,11 +131,3 @@ def test_a_long_prompt_is_known_by_its_beginning() -> None:
     assert whole.start == beginning.start
     assert whole.opening == beginning.opening
     assert whole.chars == pytest.approx(5 * 900_000, rel=0.001)
-
-
-def test_of_many_token_ids_the_first_ones_are_read() -> None:
-    few = outline("/v1/completions", prompt=[12_345] * 16_384)
-    many = outline("/v1/completions", prompt=[12_345] * 600_000)
-
-    assert many.start == few.start
-    assert many.chars == 6 * 600_000 - 1

@@ -303,17 +303,6 @@ def test_a_prompt_that_nothing_looks_at_is_told_by_its_size(
     assert not request.approximate
 
 
-def test_of_a_long_body_that_nothing_looks_at_no_ids_are_read() -> None:
-    body = b'{"prompt":[%s7]}' % (b"7," * (MOST_READ_BYTES // 2))
-    endpoint = ENDPOINTS["/v1/completions"]
-    prompts = PromptReader(cast("Any", Untouched()), 16, 99)
-    asked = Request("POST", b"/", [], body)
-
-    found = prompts.read_unseen(asked, endpoint, parse_request(body, endpoint), 0)
-
-    assert (found.tokens, found.estimated) == (len(body) // 4, True)
-
-
 def test_ids_that_nothing_looks_at_are_checked_and_counted() -> None:
     request = read_unseen({"prompt": [5] * 40}, "/v1/completions")
 
@@ -547,9 +536,3 @@ def test_only_adapters_that_workers_serve_are_remembered(fields: str, adapter: s
     made = reader.make(cast("Exchange", Asked(body)), endpoint, parse_request(body, endpoint))
 
     assert made.adapter == adapter
-
-
-def test_of_a_very_long_prompt_only_the_beginning_is_read() -> None:
-    text = "x" * (MOST_READ_BYTES + 100)
-
-    assert form_of(f'"prompt":"{text}"').unforeseen == "beginning"

@@ -137,12 +137,6 @@ def test_a_client_that_chooses_by_any_way_overrides_the_router(header: str, fiel
     assert not reader().read(request(x_kvmesh_priority="1"), body(kvmesh={})).overridden
 
 
-def test_an_empty_allow_list_allows_nobody() -> None:
-    wishes = reader().read(request(x_kvmesh_allowed_workers=""))
-
-    assert wishes.allowed_workers == frozenset()
-
-
 def test_the_bodys_priority_is_vllms_where_the_smaller_goes_first() -> None:
     assert reader().read(request(), body(priority=5)).priority == -5
     assert reader().read(request(), body(priority=5, kvmesh={"priority": 1})).priority == 1

@@ -3,7 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvmesh.app.prompts.request_wishes import NO_WISHES, RequestWishes, WishOptions, WishReader
+from kvmesh.app.prompts.request_wishes import WishOptions, WishReader
 from kvmesh.core.chat.inference import InferenceRequest
 from kvmesh.core.cost.targets import TargetDefaults, Targets
 from kvmesh.core.routing.model_policy import ModelPolicies, ModelPolicy, parse_model_policy
@@ -79,12 +79,3 @@ def test_a_model_a_tenant_and_all_have_targets_of_their_own() -> None:
     assert found.read(acme, body(model="small")).targets == Targets(300.0, None)
     opted_out = request(x_tenant="acme", x_kvmesh_slo_ttft_ms="0")
     assert found.read(opted_out, body()).targets is None
-
-
-def test_a_request_without_targets_of_its_own_has_its_tenants() -> None:
-    found = reader(defaults=TargetDefaults(tenants=[("acme", Targets(300.0, None))]))
-
-    assert found.read(request(), body()) == NO_WISHES
-    assert found.read(request(x_tenant="acme"), body()) == RequestWishes(
-        tenant="acme", targets=Targets(300.0, None), chooses=True
-    )

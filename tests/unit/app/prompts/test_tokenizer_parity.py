@@ -17,7 +17,7 @@ from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.prompts.tokenizer_facts import TokenizerOptions
 from tests.unit.app.prompts.tokenizer_models import CHATML, Chat, random_chat, train, write_model
 
-SEEDS = range(240)
+SEEDS = range(80)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def plain_ids(reference: Tokenizer, body: Chat) -> list[int]:
     return list(reference.encode(text, add_special_tokens=False).ids)
 
 
-def test_ids_equal_a_plain_rendering_of_240_chats(model: str) -> None:
+def test_ids_equal_a_plain_rendering_of_random_chats(model: str) -> None:
     tokenizer = load_tokenizer(model, options=TokenizerOptions(engine="transformers"))
     reference = Tokenizer.from_str(train())
     bodies = [random_chat(seed) for seed in SEEDS]
@@ -58,8 +58,8 @@ def test_ids_equal_a_plain_rendering_of_240_chats(model: str) -> None:
         raw = json.dumps(body).encode()
         assert list(tokenizer.encode_chat(ChatInput.from_body(raw))) == plain_ids(reference, body)
 
-    assert sum("tools" in body for body in bodies) > 100
-    assert sum("continue_final_message" in body for body in bodies) > 30
+    assert sum("tools" in body for body in bodies) > 35
+    assert sum("continue_final_message" in body for body in bodies) > 10
 
 
 def transformers_ids(reference: Any, body: Chat) -> list[int]:
@@ -76,7 +76,7 @@ def transformers_ids(reference: Any, body: Chat) -> list[int]:
 
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
-def test_ids_equal_transformers_on_240_chats(model: str, engine: Any) -> None:
+def test_ids_equal_transformers_on_random_chats(model: str, engine: Any) -> None:
     transformers = importlib.import_module("transformers")
     reference = transformers.AutoTokenizer.from_pretrained(model)
     tokenizer = load_tokenizer(model, options=TokenizerOptions(engine=engine))

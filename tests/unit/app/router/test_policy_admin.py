@@ -17,10 +17,6 @@ def test_a_change_is_read_with_all_it_may_name() -> None:
     )
 
 
-def test_what_is_not_named_is_at_its_default() -> None:
-    assert read_wish(b'{"formula": "lmetric"}') == PolicyChange(PolicySpec("lmetric"))
-
-
 def test_a_return_is_asked_for_alone() -> None:
     assert read_wish(b'{"return": true}') is None
     with pytest.raises(RequestError, match="takes no other field"):
@@ -47,9 +43,3 @@ def test_what_cannot_be_read_is_named_with_what_can(body: bytes, said: str) -> N
     assert caught.value.status == 400
     assert str(caught.value).startswith("/admin/policy: ")
     assert said in str(caught.value)
-
-
-@pytest.mark.parametrize("body", [b"\xff", b'{"formula": "\xff"}', b"[" * 10_000, b"\xff\xfe{\x00"])
-def test_a_body_that_is_no_json_is_refused(body: bytes) -> None:
-    with pytest.raises(RequestError, match=r"^/admin/policy: "):
-        read_wish(body)

@@ -21,10 +21,6 @@ def stubborn() -> None:
             endless()
 
 
-def test_what_ends_in_time_gives_its_result() -> None:
-    assert TimeLimit()(lambda: 3, 1.0) == 3
-
-
 @pytest.mark.parametrize("loop", [endless, stubborn, lambda: time.sleep(30.0)])
 def test_an_endless_loop_is_ended(loop: object) -> None:
     limit = TimeLimit()

@@ -1,7 +1,7 @@
 import pytest
 
 from kvmesh.app.serve import response_holders
-from kvmesh.app.serve.response_holders import ResponseHolders, named_response, response_of
+from kvmesh.app.serve.response_holders import ResponseHolders, response_of
 from kvmesh.core.blocks.events import WorkerId
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
@@ -31,11 +31,6 @@ def test_an_id_that_no_request_can_name_takes_no_room(name: str) -> None:
     holders.learn(name, W1)
 
     assert holders.find(name) is None
-
-
-@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "é", "x" * 129, 3, None])
-def test_what_can_be_no_name_is_never_asked_for(name: object) -> None:
-    assert named_response(name) == ""
 
 
 @pytest.mark.parametrize(

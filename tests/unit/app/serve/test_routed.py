@@ -345,12 +345,15 @@ def test_a_worker_that_drains_did_nothing_wrong_and_costs_no_retry() -> None:
     assert routing.context.counters.attempts_failed == 0
 
 
-def test_a_stream_ends_where_no_retry_is_left() -> None:
+def test_a_stream_ends_behind_its_second_worker_where_no_retry_is_left() -> None:
     routing = Routing()
     routed = streaming(routing)
     while routing.context.budget.take(routing.now):
         pass
 
+    assert routed.go_on(CUT, going()), "the first is lost with all its streams"
+    assert isinstance(routed.next_target(), Target)
+    routed.on_head(200)
     assert not routed.go_on(CUT, going())
     assert not routed.go_on(CUT, going()), "its worker is released"
 

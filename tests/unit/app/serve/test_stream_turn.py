@@ -1,5 +1,3 @@
-import pytest
-
 from kvmesh.app.serve.stream_turn import StreamTurn
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.dispatch.dispatched import Dispatched
@@ -44,15 +42,6 @@ def test_who_asks_later_need_not_be_called() -> None:
     assert proceeded == []
 
 
-@pytest.mark.parametrize(("expected", "left"), [(0, 0), (5, 1), (20, 13)])
-def test_what_has_passed_is_expected_no_more(expected: int, left: int) -> None:
-    going, one, _ = turn()
-
-    going.take(request("other", expected))
-
-    assert one.request.expected_output_tokens == left
-
-
 def test_the_same_again_is_expected_whole() -> None:
     going, one, _ = turn(tokens=None)
 
@@ -60,9 +49,3 @@ def test_the_same_again_is_expected_whole() -> None:
 
     assert one.request.expected_output_tokens == 20
     assert one.unforeseen == ""
-
-
-def test_it_says_how_long_the_client_waited() -> None:
-    going, _, _ = turn()
-
-    assert going.began(5.25) == (7, 250.0)

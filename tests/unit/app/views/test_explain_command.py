@@ -56,13 +56,6 @@ def test_a_request_body_is_taken_as_it_is(tmp_path: Path) -> None:
     assert prompt_body(ExplainOptions(prompt_file=path)) == b'{"input":   "x"}'
 
 
-def test_json_that_is_no_request_is_text(tmp_path: Path) -> None:
-    path = tmp_path / "data.json"
-    path.write_text('{"a": 1}')
-
-    assert body_of(path) == {"messages": [{"role": "user", "content": '{"a": 1}'}]}
-
-
 def test_a_dash_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"piped")))
 

@@ -20,19 +20,6 @@ def fail(members: Membership, count: int) -> None:
             members.note(name, ERROR, 1.0)
 
 
-def test_a_healthy_fleet_warns_of_nothing() -> None:
-    _, care = fleet(3)
-
-    assert care.warnings() == ()
-
-
-def test_who_is_left_out_is_named_with_the_reason() -> None:
-    members, care = fleet(3)
-    fail(members, 1)
-
-    assert care.warnings() == ("w000: gets no requests: ejected, requests fail there (500)",)
-
-
 def test_who_is_not_ready_is_named_and_who_drains_is_not() -> None:
     members, care = fleet(3)
     members.observe("w000", 1, 1.0, ready=False, why="its engine hangs")

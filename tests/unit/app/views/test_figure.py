@@ -8,12 +8,10 @@ from kvmesh.app.views.figure import (
     Figure,
     Labels,
     Reading,
-    Rule,
     Shown,
     Source,
     Sources,
     Table,
-    combine,
 )
 
 
@@ -54,14 +52,6 @@ def test_words_of_the_figure_stand_behind_those_of_its_owner() -> None:
         ("kvmesh_ends_total", {"worker": "w0", "how": "done"}, 2),
         ("kvmesh_ends_total", {"worker": "w1", "how": "cut"}, 3),
     ]
-
-
-def test_a_figure_of_two_words() -> None:
-    table = Table[Owner](Figure("counter", "x", lambda one: one.reading, "X.", ("a", "b")))
-
-    found = samples(table.of(lambda: Owner({("1", "2"): 5.0})))
-
-    assert found == [("x_total", {"a": "1", "b": "2"}, 5.0)]
 
 
 def test_a_histogram_and_a_summary_have_their_sums() -> None:
@@ -119,9 +109,3 @@ def test_an_owner_nobody_is_shown_anything_of_is_not_looked_up() -> None:
         pytest.fail("looked up")
 
     assert Sources(table.of(find)).numbers() == {}
-
-
-@pytest.mark.parametrize(("rule", "value"), [("first", 2), ("sum", 7), ("max", 5)])
-def test_values_become_one_without_those_that_are_not_known(rule: Rule, value: float) -> None:
-    assert combine(rule, (None, 2, 5)) == value
-    assert combine(rule, (None, None)) is None

@@ -1,10 +1,7 @@
 import re
-from pathlib import Path
 
 from kvmesh.app.views.figure_table import COLUMNS, TABLES, render_metrics
 from kvmesh.app.views.overview import ReplicaRow, WorkerRow
-
-DASHBOARD = Path(__file__).parents[4] / "kvmesh/app/views/dashboard"
 
 
 def test_no_name_is_given_twice() -> None:
@@ -40,11 +37,3 @@ def test_each_figure_is_one_row_of_the_docs() -> None:
     assert rows == sorted(one.metric for table in TABLES for one in table.figures if one.metric)
     assert "| worker | `cached_blocks` | Blocks cached | cached | max |  | KV blocks" in page
     assert "| replica | `queued` |  |  |  | sum | Requests held" in page
-
-
-def test_the_page_knows_every_format() -> None:
-    formats = {one.format for shown in COLUMNS.values() for one in shown}
-
-    (known,) = re.findall(r"const FORMATS = \{(.*)\};", (DASHBOARD / "parts.js").read_text())
-
-    assert all(re.search(rf"\b{one}\b", known) for one in formats)

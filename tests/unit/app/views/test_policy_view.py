@@ -22,13 +22,6 @@ def serve(rollout: Rollout, requests: int) -> None:
             arm.counter.ended(failed=False, ms_per_token=5.0)
 
 
-def test_without_a_change_only_the_policy_is_shown() -> None:
-    row = view_policy("chat", rollout_of("r1"), {})
-
-    assert (row.bucket, row.policy) == ("chat", "kv:predicted-time")
-    assert (row.candidate, row.arms, row.history, row.verdict) == ("", (), (), "")
-
-
 def test_a_trial_shows_both_arms_over_all_replicas_and_why_it_waits() -> None:
     first, second = rollout_of("r1"), rollout_of("r2")
     first.begin(CHANGE, 1.0, {})

@@ -58,12 +58,6 @@ def test_what_is_wrong_with_a_worker(state: WorkerState, kind: str, severity: st
     assert found.why == "y" or "degraded" in found.why
 
 
-def test_a_worker_that_leaves_as_told_is_no_problem() -> None:
-    leaving = WorkerState("w0", "chat", usable=False, why_not="draining", leaving=True)
-
-    assert [*worker_problems([leaving, FINE])] == []
-
-
 def test_a_bucket_without_a_worker_to_use_is_critical() -> None:
     states = [WorkerState("w0", "code", usable=False, leaving=True), FINE]
 

@@ -3,7 +3,6 @@ from collections.abc import Collection
 import msgspec
 
 from kvmesh.app.views.program_rows import (
-    KEY_DIGITS,
     MAX_PROGRAMS,
     SLICE,
     ProgramRow,
@@ -122,30 +121,6 @@ def test_when_the_next_turn_comes_is_foretold_from_pauses_like_it() -> None:
     assert row.back_s is not None
     assert 10.0 < row.back_s < 40.0
     assert (running.back_s, running.back_late_s) == (None, None)
-
-
-def test_sub_agents_are_part_of_their_program() -> None:
-    one = governor()
-    begin(one, turn("root", 1000), 0.0)
-    begin(one, turn("sub", 2000, program="root"), 1.0)
-    one.ended(turn("root", 1000), TurnEnd(served=True, worker=W0), 2.0)
-
-    [row] = seen(one, 2.0).rows
-
-    assert (row.agents, row.turns, row.tokens, row.state) == (2, 2, 3000, "running")
-    assert row.program == "root".ljust(32, "0")[:KEY_DIGITS]
-
-
-def test_a_program_ends_when_all_its_agents_have_ended() -> None:
-    one = governor()
-    last = turn("a", final=True)
-    begin(one, last, 0.0)
-    one.ended(last, TurnEnd(served=True, worker=W0), 1.0)
-
-    found = seen(one, 2.0)
-
-    assert found.states["ended"] == 1
-    assert (found.rows[0].tokens, found.rows[0].state) == (0, "ended")
 
 
 def test_pressure_is_told_by_worker_and_what_has_no_place_apart() -> None:

@@ -12,7 +12,6 @@ from kvmesh.app.views.program_rows import ProgramRow
 from kvmesh.app.views.top_view import WINDOW_S, draw, figure, gauge, measure, sparkline
 from kvmesh.core.insight.rollout_state import Step
 from kvmesh.core.insight.traffic import TrafficSecond
-from tests.reference.insight.totals import sketch_add
 
 NOW = 1_000_000
 
@@ -100,16 +99,6 @@ def test_a_bucket_says_how_full_it_is_and_what_autoscaling_would_do() -> None:
     assert "code is" not in shown
 
 
-def test_nobody_would_leave_first_where_that_is_not_told() -> None:
-    replicas = [replica(figures={"saturation": 0.0, "wanted_workers": 0.0})]
-
-    shown = drawn(overview(buckets=sum_buckets(replicas, [worker()]), replicas=replicas))
-
-    assert "chat is 0.0% full, wants 1 workers of 1\n" in shown.replace(" \n", "\n").replace(
-        "  ", ""
-    )
-
-
 def test_rates_are_over_the_whole_window_and_leave_out_what_is_older() -> None:
     old = second(NOW - WINDOW_S - 1, requests=1000)
     running = second(NOW, requests=1000)
@@ -122,18 +111,6 @@ def test_rates_are_over_the_whole_window_and_leave_out_what_is_older() -> None:
     assert len(present.per_second) == WINDOW_S
 
 
-def test_shares_and_times_are_of_what_was_reported() -> None:
-    one = second(NOW - 1, cached_tokens=30, reported_tokens=40, round_robin_tokens=10,
-                 shadowed_tokens=100, refused=1, failed=2)  # fmt: skip
-    for value in (10.0, 10.0, 400.0):
-        sketch_add(one.ttft, value)
-
-    present = measure([one, second(NOW - 2)], NOW)
-
-    assert (present.hit_share, present.round_robin_share, present.failed) == (0.75, 0.1, 3)
-    assert present.ttft_p50_ms == pytest.approx(10.0, rel=0.03)
-
-
 @pytest.mark.parametrize(
     ("shadowed", "text"),
     [(100, "(round robin 50.0%)"), (40, "(round robin 50.0%, of a sample of 40.0%)")],
@@ -143,13 +120,6 @@ def test_a_share_that_is_of_a_sample_says_so(shadowed: int, text: str) -> None:
     one = second(NOW - 1, prompt_tokens=100, **counts)
 
     assert text in drawn(overview(seconds=[one]))
-
-
-def test_nothing_measured_is_told_from_zero() -> None:
-    present = measure([], NOW)
-
-    assert (present.hit_share, present.ttft_p90_ms, present.requests_per_s) == (None, None, 0.0)
-    assert "cached -" in drawn(overview())
 
 
 @pytest.mark.parametrize(
@@ -180,13 +150,6 @@ def test_a_gauge_says_how_full(part: int, whole: int, text: str) -> None:
 )
 def test_a_figure_is_written_by_its_format(style: Format, value: float | None, text: str) -> None:
     assert figure(style, value) == text
-
-
-def test_a_screen_names_everything() -> None:
-    text = drawn(overview())
-
-    for part in ("router chat-0", "ready", "12,345", "agrees", "4,321", "holds 8 of 9", "8/9"):
-        assert part in text
 
 
 def test_only_the_newest_requests_are_listed() -> None:
@@ -258,15 +221,6 @@ def test_a_request_is_named_as_explain_takes_it_however_narrow_the_terminal() ->
     assert uuid in text
     assert "x-the-end" in text
     assert long not in text
-
-
-def test_no_line_of_the_traffic_is_broken_in_80_columns() -> None:
-    lines = drawn(overview(), width=80).splitlines()
-
-    rates = next(line for line in lines if "requests/s" in line)
-    assert "round robin" in rates
-    assert rates.rstrip().endswith(")")
-    assert any(line.startswith("TTFT p50") and "p90" in line for line in lines)
 
 
 def test_programs_have_a_table_only_where_there_are_some() -> None:

@@ -46,14 +46,6 @@ def test_events_cost_every_replica_and_none_where_there_are_none() -> None:
     assert max(on.event_lags) < 0.05
 
 
-def test_streams_cost_their_replica() -> None:
-    streams = msgspec.structs.replace(SMALL, chunks=20.0)
-
-    load = Plane(streams, REQUEST, PlaneCosts(chunk_us=10.0)).run(2.0)
-
-    assert load.work["chunks"] == pytest.approx(2_000 * 20 * 10e-6 / 4, rel=0.05)
-
-
 @pytest.mark.parametrize(
     ("fleet", "costs", "what"),
     [
@@ -67,12 +59,6 @@ def test_what_bends_is_named(fleet: Fleet, costs: PlaneCosts, what: str) -> None
     outcome = play(Case("case", "4 KB", fleet), REQUEST, costs, 0.5)
 
     assert what in outcome.bends
-
-
-def test_the_same_arguments_give_the_same_figures() -> None:
-    first, second = (Plane(SMALL, REQUEST, PlaneCosts()).run(0.5) for _ in range(2))
-
-    assert first == second
 
 
 def test_costs_are_those_of_a_run_where_it_has_them() -> None:

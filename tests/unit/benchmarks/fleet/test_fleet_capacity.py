@@ -7,7 +7,6 @@ from benchmarks.fleet.capacity import (
     most_chunks_s,
     most_requests_s,
     most_workers,
-    standing_share,
 )
 from benchmarks.fleet.costs import PlaneCosts, RequestCosts
 from benchmarks.fleet.plane import Fleet, Plane
@@ -24,13 +23,6 @@ def test_a_fleet_at_its_capacity_is_that_busy(replicas: int, events: bool) -> No
     load = Plane(msgspec.structs.replace(fleet, requests_s=rate), REQUEST, PlaneCosts()).run(0.5)
 
     assert load.replica == pytest.approx(USED, rel=0.07)
-
-
-def test_what_no_request_brings_can_be_all_there_is_room_for() -> None:
-    crowd = Fleet(workers=100_000)
-
-    assert standing_share(crowd, PlaneCosts()) > USED
-    assert most_requests_s(crowd, REQUEST, PlaneCosts()) == 0.0
 
 
 def test_figures_of_one_kind_are_of_one_cost() -> None:

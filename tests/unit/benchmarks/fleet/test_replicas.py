@@ -4,7 +4,6 @@ from benchmarks.fleet.law import (
     Costs,
     mesh_rate,
     replicas_rate,
-    speed_up,
 )
 
 COSTS = Costs(alone=200.0, meta=50.0, replica=220.0, sibling=60.0)
@@ -21,9 +20,3 @@ def test_processors_are_divided_among_replicas_and_meta_routers_as_serves_most()
     assert mesh_rate(COSTS, 4) == replicas_rate(COSTS, 3)
     expensive = Costs(alone=200.0, meta=190.0, replica=200.0, sibling=0.0)
     assert mesh_rate(expensive, 4) == pytest.approx(2e6 / 200)
-
-
-def test_a_siblings_share_bounds_what_any_number_of_replicas_does() -> None:
-    assert speed_up(0.0, 8) == 8
-    assert speed_up(0.25, 4) == pytest.approx(4 / 1.75)
-    assert speed_up(0.25, 10**6) == pytest.approx(4.0, rel=1e-3)

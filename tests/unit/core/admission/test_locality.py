@@ -4,7 +4,6 @@ from itertools import count
 from kvmesh.core.admission import locality
 from kvmesh.core.admission.ledger import Ledger
 from kvmesh.core.admission.locality import (
-    MAX_REFUSED,
     NOTHING_CACHED,
     YIELD_S,
     Cached,
@@ -14,7 +13,7 @@ from kvmesh.core.admission.locality import (
 )
 from kvmesh.core.admission.queue import MAX_ASKED, WaitingRequest
 from kvmesh.core.admission.shares import ShareRow, Shares, key_of
-from kvmesh.core.admission.tenant_line import MAX_LOOKED, MAX_OVERTAKEN
+from kvmesh.core.admission.tenant_line import MAX_LOOKED
 from kvmesh.core.blocks.hashing import BlockHashes
 
 
@@ -88,15 +87,6 @@ def test_a_tenant_whose_deficit_is_used_up_waits_whatever_is_cached() -> None:
     assert held.release(room) == ["a1", "a2", "b1", "b2", "a3"]
 
 
-def test_prefixes_count_within_a_tenant_but_policy_counts_more() -> None:
-    held, room = Held(), Room()
-    held.enter("a1", "a2", rank=1.0)
-    held.enter("a3", "a4", rank=0.0)
-    room.depths = {"a2": Cached(9, 9), "a4": Cached(3, 3)}
-
-    assert held.release(room) == ["a4", "a3", "a2", "a1"]
-
-
 def test_what_begins_like_the_one_just_placed_is_looked_at_next() -> None:
     held, room = Held(), Room(2)
     held.enter("a0", blocks=[1, 2, 3])
@@ -105,33 +95,6 @@ def test_what_begins_like_the_one_just_placed_is_looked_at_next() -> None:
     room.depths = {"a0": Cached(1, 1), "a90": Cached(2, 2)}
 
     assert held.release(room) == ["a90", "a0"]
-
-
-def test_the_oldest_is_overtaken_so_often_and_no_more() -> None:
-    held, room = Held("a0"), Room()
-    held.enter(*(f"a{number}" for number in range(1, MAX_OVERTAKEN + 9)), blocks=[7])
-    room.depths = {f"a{number}": Cached(1, 1) for number in range(1, MAX_OVERTAKEN + 9)}
-
-    released = held.release(room)
-
-    assert released.index("a0") == MAX_OVERTAKEN
-
-
-def test_the_oldest_waits_on_while_its_worker_is_busy_and_others_go() -> None:
-    held, room = Held("a0"), Room(MAX_OVERTAKEN + 2, nowhere=["a0"])
-    held.enter(*(f"a{number}" for number in range(1, MAX_OVERTAKEN + 9)), blocks=[7])
-    room.depths = {f"a{number}": Cached(1, 1) for number in range(1, MAX_OVERTAKEN + 9)}
-
-    assert len(held.release(room)) == MAX_OVERTAKEN
-    assert len(held.release(room)) == 0
-    assert "a0" in held.turns
-
-
-def test_without_room_one_request_is_asked() -> None:
-    held, room = Held("a1", "b1", "c1"), Room(0)
-
-    assert held.release(room) == []
-    assert len(room.asked) == 1
 
 
 def test_a_look_asks_a_bounded_number_in_vain() -> None:
@@ -155,14 +118,6 @@ def test_who_would_rather_wait_lets_others_go_ahead_by_a_quantum_and_then_goes_a
     assert "a2" in released
 
 
-def test_a_worker_is_waited_for_while_nobody_would_go_ahead() -> None:
-    names = ("a1", "a2", *(f"b{number}" for number in range(40)))
-    held, room = Held(*names), Room(wait=names)
-
-    assert held.release(room) == []
-    assert held.release(room) == []
-
-
 def test_a_worker_is_waited_for_while_those_ahead_would_wait_as_well() -> None:
     held, room = Held("a1", "b1"), Room(wait=["a1", "b1"])
     held.ledger.charge(key_of("b"), 250)
@@ -171,16 +126,6 @@ def test_a_worker_is_waited_for_while_those_ahead_would_wait_as_well() -> None:
     assert room.asked == ["a1"]
 
     assert held.release(Room(1, wait=["a1"])) == ["a1"]
-
-
-def test_who_would_rather_wait_holds_nobody_back_at_siblings() -> None:
-    held, room = Held("a1"), Room(wait=["a1"])
-    held.ledger.receive("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
-
-    assert held.release(room) == []
-    held.ledger.receive("r2", 1, Shares(1, 0, [ShareRow(key_of("b"), 1, 100, 0, 4)]))
-
-    assert held.release(room) == ["a1"]
 
 
 def test_who_would_rather_wait_does_so_half_as_long_as_siblings_keep_room() -> None:
@@ -193,24 +138,6 @@ def test_who_would_rather_wait_does_so_half_as_long_as_siblings_keep_room() -> N
     held.ledger.receive("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 0)]))
 
     assert held.release(Room(wait=["a2"]), 9.0) == []
-
-
-def test_who_goes_nowhere_holds_back_at_siblings_in_vain() -> None:
-    held, room = Held("a1"), Room(nowhere=["a1"])
-    for charged in (0, 100):
-        held.ledger.receive("r2", 1, Shares(1, 0, [ShareRow(key_of("b"), 1, charged, 0, 5)]))
-
-    assert held.release(room) == []
-    assert room.asked == ["a1", "a1"]
-
-
-def test_other_prefixes_of_a_tenant_are_asked_before_it_is_given_up() -> None:
-    names = [f"a{number}" for number in range(9)]
-    held = Held(*names)
-
-    assert held.release(Room(wait=names[: MAX_REFUSED - 1], room=1)) == [names[MAX_REFUSED - 1]]
-    left = [one for one in names if one != names[MAX_REFUSED - 1]]
-    assert held.release(Room(wait=left[:MAX_REFUSED], room=1)) == []
 
 
 def test_who_can_go_nowhere_keeps_a_claim_to_one_quantum() -> None:
@@ -245,16 +172,6 @@ def test_the_time_others_are_given_begins_with_room() -> None:
     assert held.release(Room(0), 0.0) == []
     assert held.release(Room(), 2 * YIELD_S) == []
     assert len(held.release(Room(), 4 * YIELD_S)) == 10
-
-
-def test_a_cancelled_request_is_asked_no_more() -> None:
-    held, room = Held("a1", "a2"), Room()
-
-    held.turns.leave("a1")
-    held.turns.leave("a1")
-
-    assert held.release(room) == ["a2"]
-    assert held.release(room) == []
 
 
 def test_a_tenant_with_a_hundred_requests_costs_few_looks() -> None:

@@ -46,15 +46,6 @@ def test_tenants_share_by_tokens_not_by_requests() -> None:
     assert abs(taken["small"] - taken["large"]) <= 1000
 
 
-def test_a_tenant_whose_last_requests_were_asked_in_vain_keeps_them() -> None:
-    queue = make_queue(quantum_tokens=50)
-    offer(queue, "a/1", "b/1", "b/2")
-
-    assert ids(queue.release(1.0, lambda held: held.request_id == "b/2")) == ["b/2"]
-    assert queue.statistics().tenants == 2
-    assert ids(queue.release(2.0, take_all)) == ["a/1", "b/1"]
-
-
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
@@ -70,15 +61,6 @@ def test_each_policy_has_its_order(policy: QueuePolicy, expected: list[str]) -> 
     queue.offer(WaitingRequest("urgent", 1000, priority=4), 0.2)
 
     assert ids(queue.release(1.0, take_all)) == expected
-
-
-def test_under_wspt_a_long_request_overtakes_in_the_end() -> None:
-    queue = make_queue(policy="wspt", ageing_tokens_per_s=200.0)
-    queue.offer(WaitingRequest("long", 2000), 0.0)
-    queue.offer(WaitingRequest("early", 100), 5.0)
-    queue.offer(WaitingRequest("late", 100), 10.0)
-
-    assert ids(queue.release(11.0, take_all)) == ["early", "long", "late"]
 
 
 def test_a_full_queue_refuses_with_503_and_a_tenants_bound_with_429() -> None:
@@ -120,17 +102,6 @@ def test_the_time_to_retry_follows_the_pace_of_releases() -> None:
     assert queue.retry_after_s() == 60
 
 
-def test_requests_that_waited_too_long_are_returned_once() -> None:
-    queue = make_queue(max_wait_s=30.0)
-    offer(queue, "a/1", "b/1", now=0.0)
-    offer(queue, "a/2", now=5.0)
-
-    assert queue.expire(29.9) == []
-    assert sorted(ids(queue.expire(30.0))) == ["a/1", "b/1"]
-    assert queue.expire(30.0) == []
-    assert ids(queue.release(31.0, take_all)) == ["a/2"]
-
-
 def test_a_cancelled_request_is_gone() -> None:
     queue = make_queue()
     offer(queue, "a/1", "a/2", "b/1")
@@ -143,13 +114,6 @@ def test_a_cancelled_request_is_gone() -> None:
     statistics = queue.statistics()
     assert (statistics.held, statistics.released, statistics.cancelled) == (3, 1, 2)
     assert (statistics.queued, statistics.tenants, statistics.expired) == (0, 0, 0)
-
-
-def test_a_tenant_keeps_its_turn_while_its_deficit_lasts() -> None:
-    queue = make_queue(quantum_tokens=200)
-    offer(queue, "a/1", "a/2", "a/3", "b/1", "b/2", "b/3")
-
-    assert ids(queue.release(1.0, take_all)) == ["a/1", "a/2", "b/1", "b/2", "a/3", "b/3"]
 
 
 def test_one_request_may_be_taken_whoevers_turn_it_is() -> None:
@@ -166,24 +130,6 @@ def test_one_request_may_be_taken_whoevers_turn_it_is() -> None:
     assert (queue.statistics().released, queue.statistics().waited_s) == (1, 2.0)
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "wspt", "priority"])
-def test_a_number_of_400_digits_takes_a_place_like_any_other(policy: QueuePolicy) -> None:
-    queue = make_queue(policy=policy)
-    for name, number in (("low", -(10**400)), ("huge", 10**400), ("plain", 1)):
-        assert queue.offer(WaitingRequest(name, abs(number), "a", number), 0.0) is None
-
-    assert sorted(ids(queue.release(1.0, take_all))) == ["huge", "low", "plain"]
-    assert queue.statistics().tenants == 0
-
-
-def test_a_request_of_many_quanta_is_asked_without_a_turn_for_each() -> None:
-    queue = make_queue(quantum_tokens=1)
-    offer(queue, "a/1", "b/1", tokens=10**12)
-    offer(queue, "c/1", tokens=10**12 - 5)
-
-    assert ids(queue.release(1.0, take_all)) == ["c/1", "a/1", "b/1"]
-
-
 def test_what_admit_raises_leaves_the_queue_as_it_was() -> None:
     queue = make_queue()
     offer(queue, "a/1", "b/1", "c/1", "d/1")
@@ -198,16 +144,6 @@ def test_what_admit_raises_leaves_the_queue_as_it_was() -> None:
 
     assert len(queue) == 3
     assert sorted(ids(queue.release(2.0, take_all))) == ["b/1", "c/1", "d/1"]
-
-
-def test_a_cancel_leaves_the_order_of_priorities() -> None:
-    queue = make_queue(policy="priority", quantum_tokens=10**9)
-    for number, priority in enumerate((9, 5, 8, 1, 4, 7, 6)):
-        assert queue.offer(WaitingRequest(f"r{number}", 1, "a", priority), float(number)) is None
-
-    assert queue.cancel("r0")
-
-    assert [one.priority for one in queue.release(9.0, take_all)] == [8, 7, 6, 5, 4, 1]
 
 
 def test_a_request_of_negative_priority_is_shed_where_that_is_wished() -> None:

@@ -18,20 +18,6 @@ def test_the_policy_counts_more_than_what_is_cached_and_that_more_than_arrival()
     assert one.order("c") == (0.0, -5, 2)
 
 
-def test_what_is_cached_at_least_lowers_nothing_that_is_known() -> None:
-    one = line("a", "b")
-    one.sort_anew("b", 5)
-    one.sort_anew("b", 3, at_least=True)
-    assert one.next_ones(()) == ["b", "a"]
-
-    one.sort_anew("b", 0)
-    assert one.next_ones(()) == ["a", "b"]
-
-
-def test_so_many_are_looked_at() -> None:
-    assert len(line(*map(str, range(MAX_LOOKED + 5))).next_ones(())) == MAX_LOOKED
-
-
 def test_once_enough_went_before_it_the_oldest_is_next_or_nobody() -> None:
     one = line(*map(str, range(MAX_OVERTAKEN + 9)))
     for number in range(1, MAX_OVERTAKEN):

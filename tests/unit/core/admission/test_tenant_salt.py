@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.admission.tenant_salt import Sharing, TenantSalts, parse_sharing
+from kvmesh.core.admission.tenant_salt import TenantSalts, parse_sharing
 from kvmesh.errors import ConfigError
 
 SECRET = b"0123456789abcdef"
@@ -122,7 +122,3 @@ def test_a_prompt_that_is_no_text_is_private() -> None:
 def test_a_file_that_cannot_be_is_told_where(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_sharing(text, "file")
-
-
-def test_a_tenant_named_twice_in_its_group_is_one() -> None:
-    assert parse_sharing("[groups]\na = ['t', 't']", "file") == Sharing({"a": ("t", "t")})

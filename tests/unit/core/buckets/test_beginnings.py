@@ -39,15 +39,6 @@ def test_each_end_of_a_turn_is_a_key_of_its_follow_up(
     assert end in all_keys([*messages, *more])
 
 
-@given(MESSAGES, MESSAGES)
-def test_different_chats_have_different_ends(
-    one: list[tuple[str, str]], other: list[tuple[str, str]]
-) -> None:
-    ends = [chat_keys(0, [("user", "first"), *said]).ends[:1] for said in (one, other)]
-
-    assert (ends[0] == ends[1]) == (one == other)
-
-
 @given(st.lists(st.text(max_size=4), min_size=2, max_size=4))
 def test_where_a_text_ends_counts(texts: list[str]) -> None:
     whole = chat_keys(0, [("user", "".join(texts))])

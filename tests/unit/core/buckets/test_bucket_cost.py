@@ -5,7 +5,7 @@ import pytest
 
 from kvmesh.core.buckets.bucket_cost import BucketCost, bucket_candidate
 from kvmesh.core.buckets.homes import HomeOptions
-from kvmesh.core.buckets.placing import Placing, RouterReplica
+from kvmesh.core.buckets.placing import Placing
 from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.cost.catalogue import PUBLISHED, Pricing
 from kvmesh.core.cost.own import OwnFormula
@@ -99,9 +99,3 @@ def test_a_formula_that_fails_leaves_it_to_turns_until_it_is_off() -> None:
     assert {why for _, why in placed} == {"round-robin"}
     assert formula.statistics().faults == 5
     assert formula.statistics().off
-
-
-def test_one_replica_that_tells_nothing_is_a_bucket() -> None:
-    placing = Placing(published("predicted-time"), HomeOptions())
-
-    assert send(placing, chat("x"), {"a": [RouterReplica("a", "a", "")]}) == "a"

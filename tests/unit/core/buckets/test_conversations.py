@@ -106,14 +106,6 @@ def test_asking_counts_nothing() -> None:
     assert found == {("a",)}
 
 
-def test_the_same_prompt_again_and_again_is_no_conversation() -> None:
-    known = Conversations(HomeOptions())
-
-    found = [send(known, few_shot("0"), "a") for _ in range(9)]
-
-    assert found[-1] == ()
-
-
 def test_a_session_is_found_by_its_own_name_and_then_by_its_parents() -> None:
     known = Conversations(HomeOptions())
     known.homes.bind(1, "a", 0.0)

@@ -71,16 +71,6 @@ def test_who_tells_the_news_is_called_at_each() -> None:
     assert called == [1, 2]
 
 
-def test_what_is_not_shared_is_told_nobody() -> None:
-    homes = Homes(HomeOptions(shared=False))
-
-    homes.note(1, "a", 0.0)
-    homes.bind(2, "a", 0.0)
-
-    assert homes.updates == {}
-    assert homes.find(2, 0.0) == ("a",)
-
-
 def test_a_bound_session_has_one_home_and_is_told_again_in_time() -> None:
     homes = Homes(HomeOptions(ttl_s=TTL_S))
     homes.bind(255, "a", 0.0)

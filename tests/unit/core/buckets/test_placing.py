@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.buckets.beginnings import chat_keys, text_keys
+from kvmesh.core.buckets.beginnings import chat_keys
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.placing import BucketPolicy, Placing, RouterReplica, rendezvous
 from kvmesh.core.buckets.rules import BucketRequest
@@ -102,17 +102,6 @@ def test_a_session_moves_with_its_bucket_gone_and_is_not_drawn_back() -> None:
     assert send(placing, chat("y", 1, 1)) == moved
 
 
-def test_a_conversation_moves_with_its_bucket_gone_and_stays_there() -> None:
-    placing = Placing("round-robin", HomeOptions())
-    home = send(placing, chat("x"))
-    left = serving(*(name for name in NAMES if name != home))
-
-    moved = send(placing, chat("x", 2), left)
-
-    assert moved != home
-    assert [send(placing, chat("x", turns)) for turns in (3, 4)] == [moved] * 2
-
-
 def test_prompts_without_keys_take_turns_and_what_is_only_asked_takes_none() -> None:
     placing = Placing("round-robin", HomeOptions())
 
@@ -132,15 +121,6 @@ def test_who_shares_a_beginning_joins_it_until_its_bucket_is_ahead() -> None:
     assert Counter(found) == dict.fromkeys(NAMES, 30)
 
 
-def test_who_shares_only_a_line_with_others_takes_turns() -> None:
-    placing = Placing("round-robin", HomeOptions())
-    long = "word " * 40
-
-    found = [send(placing, chat(f"user {number}: {long}")) for number in range(9)]
-
-    assert found == [*"abc"] * 3
-
-
 def test_a_lead_is_counted_for_each_worker_where_all_tell_theirs() -> None:
     placing = Placing("round-robin", HomeOptions())
     sizes = serving("a", workers=1) | serving("b", workers=3)
@@ -152,18 +132,6 @@ def test_a_lead_is_counted_for_each_worker_where_all_tell_theirs() -> None:
 
     assert found["b"] == pytest.approx(300, abs=10)
     assert even == {"a": 200, "b": 200}
-
-
-def test_new_conversations_go_to_the_least_loaded() -> None:
-    placing = Placing("least-loaded", HomeOptions())
-    busy = serving(*NAMES, load={"a": 3, "b": 1, "c": 2})
-
-    assert placing.place(chat("x"), busy, {"a": 0, "b": 0, "c": 0}, 0.0) == ("b", "least-loaded")
-    assert placing.place(chat("y"), busy, {"a": 0, "b": 2, "c": 0}, 0.0) == ("c", "least-loaded")
-    assert placing.place(chat("x", 2), busy, {"a": 0, "b": 9, "c": 0}, 0.0) == (
-        "b",
-        "conversation",
-    )
 
 
 @pytest.mark.parametrize("policy", ["round-robin", "prefix-hash"])
@@ -184,27 +152,6 @@ def test_meta_routers_that_share_nothing_agree_by_hash_and_remember_nothing(
     left = [name for name in NAMES if name != "a"]
     moved = [send(one, chat(name, 3), serving(*left)) for name in names]
     assert all(was in {now, "a"} for was, now in zip(first, moved, strict=True))
-
-
-def test_texts_and_what_has_no_keys_go_by_hash_and_in_turn_where_nothing_is_shared() -> None:
-    placing = Placing("round-robin", ALONE)
-    texts = ["x" * 300, "x" * 300 + "and more", "y"]
-    prompts = [BucketRequest(prompt_start=one, keys=text_keys(0, one)) for one in texts]
-
-    found = [send(placing, one) for one in prompts]
-
-    assert found == [rendezvous(NAMES, one[:256].encode()) for one in texts]
-    assert [send(placing, BucketRequest()) for _ in range(3)] == [*NAMES]
-
-
-def test_a_follow_up_of_a_short_prompt_has_its_family() -> None:
-    placing = Placing("prefix-hash", HomeOptions())
-
-    assert len({send(placing, chat("x", turns)) for turns in range(1, 30)}) == 1
-    assert chat("x").family() == chat("x", 9).family() != chat("y").family()
-    long = BucketRequest(prompt_start="x" * 300)
-    assert send(placing, long) == rendezvous(NAMES, b"x" * 256)
-    assert long.family() == BucketRequest(opening="x" * 256).family()
 
 
 STEPS = st.lists(

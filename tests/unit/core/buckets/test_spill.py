@@ -45,16 +45,6 @@ def home_of(key: str) -> str:
     return send(new_placing(), prompt(key))
 
 
-def test_a_family_stays_at_home_while_home_is_not_hot() -> None:
-    placing = new_placing()
-
-    homes = [send(placing, prompt(str(number))) for number in range(300)]
-    again = [send(placing, prompt(str(number))) for number in range(300)]
-
-    assert homes == again
-    assert set(homes) == set(NAMES)
-
-
 def test_a_hot_home_is_left_when_waiting_costs_more_than_the_prefill() -> None:
     home = home_of("k")
     placing = new_placing()
@@ -62,16 +52,6 @@ def test_a_hot_home_is_left_when_waiting_costs_more_than_the_prefill() -> None:
 
     assert send(placing, prompt("k"), {home: 900.0}) == home
     assert send(placing, prompt("k"), {home: 1200.0}) != home
-
-
-def test_a_second_home_is_warm_from_then_on() -> None:
-    home = home_of("k")
-    placing = new_placing()
-    send(placing, prompt("k"))
-    second = send(placing, prompt("k"), {home: 1200.0})
-
-    assert send(placing, prompt("k"), {home: 150.0}) == second
-    assert send(placing, prompt("k")) == home
 
 
 def test_what_was_sent_counts_until_the_bucket_tells_of_itself() -> None:
@@ -86,14 +66,6 @@ def test_what_was_sent_counts_until_the_bucket_tells_of_itself() -> None:
     placing.spill.note_alive(home)
     placing.spill.note_alive("never sent to")
     assert send(placing, prompt("k"), note_alive=False) == home
-
-
-def test_without_reports_home_is_home() -> None:
-    placing = new_placing()
-
-    chosen = {send(placing, prompt("k"), note_alive=False, rate=0.0) for _ in range(50)}
-
-    assert chosen == {home_of("k")}
 
 
 def test_the_family_longest_unused_is_forgotten() -> None:
@@ -178,15 +150,6 @@ def test_a_system_prompt_of_a_line_does_not_crowd_one_bucket() -> None:
     assert found[:5] == found[:1] * 5
     counts = [found.count(name) for name in NAMES]
     assert max(counts) - min(counts) <= MOST_AHEAD + 2
-
-
-def test_a_burst_behind_one_system_prompt_counts_though_it_is_known() -> None:
-    placing = new_placing()
-    send(placing, conversation(0))
-
-    chosen = [send(placing, conversation(n), note_alive=False) for n in range(1, 30)]
-
-    assert set(chosen) == set(NAMES)
 
 
 def test_who_only_asks_changes_nothing() -> None:

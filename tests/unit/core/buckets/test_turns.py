@@ -14,14 +14,6 @@ def begin(turns: Turns, homes: str, now: float, weights: dict[str, float] = EVEN
     return name
 
 
-def test_conversations_without_a_home_go_in_strict_rotation() -> None:
-    turns = Turns()
-
-    found = [begin(turns, "", float(number)) for number in range(9)]
-
-    assert found == [*"abc"] * 3
-
-
 def test_a_home_gets_a_burst_and_then_others_become_homes() -> None:
     turns = Turns()
     homes = {"b"}
@@ -52,23 +44,6 @@ def test_a_bucket_of_twice_the_size_may_be_ahead_by_its_size() -> None:
     found = Counter(begin(turns, "ab", 0.0, sizes) for _ in range(60))
 
     assert found == {"a": 20, "b": 40}
-
-
-def test_homes_that_are_away_are_no_homes() -> None:
-    turns = Turns()
-
-    assert turns.choose("z", EVEN, 0.0) == "a"
-    assert turns.choose("zc", EVEN, 0.0) == "c"
-
-
-def test_a_bucket_that_is_gone_is_forgotten() -> None:
-    turns = Turns()
-    for _ in range(20):
-        turns.take("a", 0.0, in_turn=False)
-
-    turns.forget_all_but("bc")
-
-    assert turns.choose("a", EVEN, 0.0) == "a"
 
 
 @given(

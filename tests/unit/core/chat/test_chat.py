@@ -50,19 +50,6 @@ def test_calls_without_shape_are_refused(fields: dict[str, object], param: str) 
     assert caught.value.param == param
 
 
-def test_items_of_other_apis_need_no_role() -> None:
-    item = {"type": "function_call_output", "call_id": "1", "output": "x"}
-
-    assert ChatInput.from_body({"messages": [item]}).messages == [item]
-
-
-def test_calls_of_other_types_pass() -> None:
-    call = {"type": "custom", "custom": {"name": "f"}}
-    message = {"role": "assistant", "content": None, "tool_calls": [call]}
-
-    assert ChatInput.from_body({"messages": [message], "tools": [call]}).tools == [call]
-
-
 def test_continuing_the_final_message_leaves_the_generation_prompt_out() -> None:
     body = {"messages": [{"role": "assistant", "content": "x"}], "continue_final_message": True}
 

@@ -219,11 +219,6 @@ def test_garbage_is_not_passed() -> None:
         by_ids().splice.feed(b"data: <html>\n\n")
 
 
-def test_an_error_is_passed_as_it_came() -> None:
-    error = data({"error": {"message": "m", "code": 400}})
-    assert events(by_ids().splice.feed(error)) == events(error)
-
-
 def test_more_of_one_text_before_all_of_another_is_another_answer() -> None:
     splice = again(having(Kept(choices=1), reasoning=b"why", content=b"a"))
     splice.feed(data(chat_delta({"reasoning": "wh"})))
@@ -308,12 +303,6 @@ def test_the_same_answer_passes_from_where_the_client_has_it() -> None:
     end = [chat_delta({"content": ""}, "stop"), {**ROLE, "choices": []}]
     passed = splice.feed(b"".join(map(data, end)) + b"data: [DONE]\n\n")
     assert deltas(passed) == [{"content": ""}, "usage", "[DONE]"]
-
-
-def test_what_is_empty_passes_once_all_has_come() -> None:
-    splice = again(having(Kept(choices=1), content=b"ab"))
-    assert deltas(splice.feed(data(ROLE) + data(chat_delta({"content": "ab"})))) == []
-    assert deltas(splice.feed(data(chat_delta({"content": ""})))) == [{"content": ""}]
 
 
 def test_reasoning_and_tool_calls_pass_from_where_the_client_has_them() -> None:

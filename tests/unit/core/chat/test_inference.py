@@ -12,7 +12,6 @@ from kvmesh.core.chat.inference import (
     field_of,
     read_chat,
 )
-from kvmesh.errors import RequestError
 
 
 def test_a_chat_is_decoded_with_its_messages() -> None:
@@ -77,11 +76,6 @@ def test_what_reaches_a_template_is_decoded() -> None:
 
     assert chat_fields(said, bare) == ChatBody(said)
     assert chat_fields(said, full) == ChatBody(said, tools=[{"a": 1}], reasoning_effort=2.0)
-
-
-def test_fields_of_other_types_than_a_chat_has_are_refused() -> None:
-    with pytest.raises(RequestError, match="tools"):
-        chat_fields([{"role": "user"}], decode_request(b'{"tools":{}}'))
 
 
 @pytest.mark.parametrize(

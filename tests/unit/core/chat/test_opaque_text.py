@@ -8,8 +8,6 @@ from kvmesh.core.chat.opaque_text import (
     ReadsTextError,
     Slot,
     Trace,
-    as_text,
-    joined,
     opaque,
     put_texts,
 )
@@ -28,14 +26,6 @@ def text(trace: Trace) -> OpaqueText:
 def pieces(value: object) -> tuple[object, ...]:
     assert isinstance(value, OpaqueText)
     return value.pieces
-
-
-def test_a_text_is_printed_and_joined(text: OpaqueText) -> None:
-    assert pieces("a" + text + "b") == ("a", Slot(0), "b")
-    assert pieces(joined(["", text, "", text])) == (Slot(0), Slot(0))
-    assert joined(["a", "b"]) == "ab"
-    assert as_text(text) is text
-    assert (as_text(), as_text(None), as_text(1.0)) == ("", "None", "1.0")
 
 
 def test_a_text_is_never_blank_nor_another_type(text: OpaqueText, trace: Trace) -> None:
@@ -113,13 +103,6 @@ def test_any_other_look_at_a_text_is_refused_and_stays_noted(
         use(text)  # type: ignore[operator]  # one of the above
 
     assert trace.refused
-
-
-def test_the_first_refusal_is_the_one_told(trace: Trace) -> None:
-    trace.refuse("one")
-    trace.refuse("two")
-
-    assert trace.refused == "one"
 
 
 def test_code_that_cannot_be_hooked_shows_the_sentinel(text: OpaqueText) -> None:

@@ -7,10 +7,8 @@ from kvmesh.core.blocks.hashing import pack_tokens
 from kvmesh.core.chat.inference import InferenceRequest, decode_request
 from kvmesh.core.chat.prompt_form import (
     PLAIN,
-    REASONS,
     PromptForm,
     any_form,
-    in_words,
     keep_tokens,
     whole_number,
 )
@@ -55,11 +53,6 @@ def test_other_apis_are_rendered_in_ways_not_known() -> None:
 )
 def test_numbers_beyond_bounds_are_none(raw: bytes, number: int | None) -> None:
     assert whole_number(msgspec.Raw(raw)) == number
-
-
-def test_each_reason_has_its_words() -> None:
-    assert in_words("") == ""
-    assert all(in_words(reason) == f"{reason}: {REASONS[reason]}" for reason in REASONS)
 
 
 @given(

@@ -1,7 +1,7 @@
 import pytest
 
 from kvmesh.core.chat.opaque_text import Slot
-from kvmesh.core.chat.skeleton import Skeleton, merged
+from kvmesh.core.chat.skeleton import Skeleton
 
 SKELETON = Skeleton(
     ("<", Slot(1, (("lstrip", "\n"), ("rstrip", None))), "|", Slot(0), ">"), absent=((0, "x"),)
@@ -18,9 +18,3 @@ def test_texts_are_filled_in_as_the_template_prints_them() -> None:
 )
 def test_it_holds_for_texts_without_blank_ones_and_marks(texts: list[str], holds: bool) -> None:
     assert SKELETON.holds_for(texts) is holds
-
-
-def test_literals_side_by_side_become_one() -> None:
-    assert merged(["a", "b", Slot(0), Slot(1), "c", "d"]) == ("ab", Slot(0), Slot(1), "cd")
-    assert merged([Slot(0)]) == (Slot(0),)
-    assert merged([]) == merged([""]) == ()

@@ -86,11 +86,6 @@ def test_a_refusal_of_the_template_is_the_clients_error(source: str) -> None:
     assert caught.value.param == "messages"
 
 
-def test_a_refusal_tells_the_templates_reason() -> None:
-    with pytest.raises(RequestError, match="only user and assistant"):
-        render("{{ raise_exception('only user and assistant') }}")
-
-
 CONTINUED = "{% for m in messages %}<{{ m.content FILTER }}>{% endfor %}"
 
 
@@ -127,10 +122,6 @@ def test_a_template_that_drops_the_continued_text_is_refused(source: str) -> Non
 
     with pytest.raises(RequestError, match="does not print the final message"):
         render(source, messages=messages, cut="continue")
-
-
-def test_a_template_that_drops_the_media_part_gives_an_empty_prefix() -> None:
-    assert render("x", cut="media") == ""
 
 
 @pytest.mark.parametrize(

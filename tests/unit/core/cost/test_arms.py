@@ -1,7 +1,7 @@
 import random
 
 from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes
-from kvmesh.core.cost.arms import LOOKBACK_BLOCKS, Arms, Marks
+from kvmesh.core.cost.arms import Arms, Marks
 from kvmesh.core.cost.catalogue import PUBLISHED
 
 BASELINE, CANDIDATE = PUBLISHED.plain("predicted-time"), PUBLISHED.plain("lmetric")
@@ -73,33 +73,12 @@ def test_a_prefix_that_all_share_does_not_put_all_into_one_arm() -> None:
     assert 120 < names.count("candidate") < 280
 
 
-def test_the_conversation_longest_unused_is_forgotten_first() -> None:
-    marks = Marks(most=3)
-
-    for number in range(10):
-        marks.move(f"r{number}", prompt(number), 0.5)
-
-    assert len(marks) == 3
-    assert marks.find("x", prompt(6, 99)) is None
-    assert marks.find("x", prompt(7, 99)) is not None
-
-
 def test_prompts_without_a_whole_block_are_not_remembered() -> None:
     marks = Marks()
 
     marks.move("r", NO_HASHES, 0.5)
 
     assert len(marks) == 0
-
-
-def test_no_more_than_some_blocks_are_looked_back() -> None:
-    marks = Marks()
-    near, far = prompt(0, *range(1, LOOKBACK_BLOCKS)), prompt(0, *range(1, LOOKBACK_BLOCKS + 1))
-
-    marks.move("r", prompt(0), 0.5)
-
-    assert marks.find("x", near) is not None
-    assert marks.find("x", far) is None
 
 
 def test_sessions_take_no_place_in_the_table() -> None:

@@ -37,25 +37,12 @@ def test_a_formula_is_what_python_computes(text: str, expected: float) -> None:
     assert value(text) == expected
 
 
-def test_a_formula_of_counts_gives_no_whole_number() -> None:
-    assert isinstance(value("uncached_tokens"), float)
-
-
 def test_what_is_read_is_known() -> None:
     formula = Expression("own_ms * contention + max(1, max_waiting)", weights=PredictedTimeWeights)
 
     assert formula.names("c") == ("ms_per_token", "step_tokens", "uncached_tokens")
     assert formula.names("f") == ("max_waiting",)
     assert formula.names("w") == ("contention",)
-
-
-def test_a_derived_term_is_computed_once() -> None:
-    program = Expression("own_ms * own_ms").program
-
-    assert program == (
-        *("c.ms_per_token", "c.uncached_tokens", "c.step_tokens", "+", "*"),
-        *("=own_ms", "own_ms", "*"),
-    )
 
 
 def test_a_line_has_numbers_in_place_of_names() -> None:
@@ -97,8 +84,3 @@ def test_what_is_no_arithmetic_of_terms_is_refused_with_its_text(text: str) -> N
 def test_a_refusal_names_what_is_wrong_and_what_is_known() -> None:
     with pytest.raises(ConfigError, match=r"'luck' is none of its terms.*own_ms.*wait_ms"):
         Expression("2 * luck + wait_ms")
-
-
-def test_a_weight_of_another_formula_is_none_of_its_terms() -> None:
-    with pytest.raises(ConfigError, match="'cache_threshold' is none of its terms"):
-        Expression("cache_threshold * wait_ms", weights=PredictedTimeWeights)

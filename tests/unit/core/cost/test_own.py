@@ -12,7 +12,6 @@ from kvmesh.core.cost.own import (
     Guard,
     OwnFormula,
     OwnStatistics,
-    describe,
     no_guard,
 )
 from kvmesh.core.cost.terms import NO_FLEET, Candidate, Fleet
@@ -162,12 +161,3 @@ def first(c: Candidate, f: Fleet) -> float:
 
 def second(c: Candidate, f: Fleet) -> float:
     return first(c, f) + c.cache_usage
-
-
-def test_functions_that_call_each_other_are_looked_at_once() -> None:
-    assert own(first).text == "f(cache_usage, max_waiting)"
-    assert own(print).text == "f()"
-
-
-def test_a_fault_is_told_in_a_line() -> None:
-    assert describe(ValueError("x" * 1000)) == "ValueError: " + "x" * 200

@@ -49,14 +49,6 @@ def test_a_function_has_the_weights_of_its_third_parameter() -> None:
     assert (cost.name, cost.maximise, cost.margin) == ("f.py:weighed", False, 0.0)
 
 
-def test_a_function_may_do_without_weights() -> None:
-    cost = own_cost(plain, "plain")
-
-    assert scores_of(cost, [ONE, FAILING], NO_FLEET, NO_WEIGHTS) == [7.0, 7.0]
-    assert str(cost.weights) == "no weights"
-    assert cost.formula.text == "plain(active_requests)"
-
-
 @pytest.mark.parametrize(
     ("unit", "price"), [("ms", 8.0), ("tokens", 16.0), ("blocks", 1.0), ("share", 0.25), (None, 0)]
 )

@@ -34,10 +34,6 @@ def test_a_slight_difference_between_large_costs_counts_in_full() -> None:
     assert other == pytest.approx(0.269, abs=1e-3)
 
 
-def test_a_draw_on_the_border_belongs_to_the_next() -> None:
-    assert choose_softmax([1.0, 1.0], 1.0, Fixed(0.5)) == 1
-
-
 def test_a_tiny_temperature_still_gives_probabilities() -> None:
     best, other = softmax_probabilities([0.0, 1.0], 1e-300)
 

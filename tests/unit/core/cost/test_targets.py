@@ -10,12 +10,6 @@ from kvmesh.core.cost.targets import (
 from kvmesh.errors import ConfigError
 
 
-def test_zero_is_no_target() -> None:
-    assert targets_of(0.0, None) is None
-    assert targets_of(None, 0.0) is None
-    assert targets_of(5.0, 0.0) == Targets(5.0, None)
-
-
 def test_a_tenant_has_its_own_targets_and_the_others_those_of_all() -> None:
     general = Targets(2000.0, None)
     acme, ease = Targets(500.0, 50.0), Targets()
@@ -71,3 +65,9 @@ def test_a_tenants_targets_are_read() -> None:
 def test_targets_that_cannot_be_read_are_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_default_targets(text)
+
+
+def test_zero_is_no_target() -> None:
+    assert targets_of(0.0, None) is None
+    assert targets_of(None, 0.0) is None
+    assert targets_of(5.0, 0.0) == Targets(5.0, None)

@@ -6,8 +6,6 @@ from msgspec import Meta
 
 from kvmesh.core.cost.weights import (
     MOST_WEIGHTS,
-    NO_WEIGHTS,
-    NoWeights,
     WeightSpec,
     WeightTable,
     weights_of,
@@ -58,14 +56,6 @@ def test_what_is_no_weight_or_beyond_its_range_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         TABLE.make(values, "here")
-
-
-def test_a_formula_may_have_no_weights() -> None:
-    table = WeightTable(NoWeights)
-
-    assert (table.specs, table.default, str(table)) == ((), NO_WEIGHTS, "no weights")
-    with pytest.raises(ConfigError, match="there is no weight 'hit' here; it has no weights"):
-        table.make({"hit": 1.0}, "here")
 
 
 @pytest.mark.parametrize(

@@ -171,27 +171,6 @@ def test_no_more_is_expected_than_the_client_allows(allowed: int, expected: int)
     assert known.tokens == 30
 
 
-def test_without_evidence_the_client_is_believed() -> None:
-    request = RouteRequest("q", BlockHashes.of(HASHES, 16), 512, expected_output_tokens=100)
-
-    assert Routers().dispatch.enter(request, b"q").request is request
-
-
-def test_the_first_token_ends_the_prefill_and_lets_the_hashes_go() -> None:
-    routers = Routers()
-    one = routers.decided()
-
-    assert routers.dispatch.seen(one, 1, 2.0)
-    assert not routers.dispatch.seen(one, 17, 3.0)
-
-    booking = routers.scheduler.sequences.bookings.get("q")
-    assert booking is not None
-    assert (booking.prefilling, booking.output_tokens) == (False, 17)
-    assert one.request.hashes.blocks == 0
-    assert one.placed is not None
-    assert record_of(one).first_token_s == 2.0
-
-
 @pytest.mark.parametrize(
     ("usage", "tokens"), [(USAGE, 4), (None, 9), (Usage(512, 0, 128), 9)], ids=str
 )
@@ -211,29 +190,6 @@ def test_a_served_answer_teaches_its_length(usage: Usage | None, tokens: int) ->
         200,
         usage,
     )
-
-
-def test_an_answer_of_no_known_length_teaches_none() -> None:
-    routers = Routers()
-    one = routers.decided()
-
-    routers.dispatch.release(one, SERVED, 3.0)
-    routers.dispatch.finished(one, Ending(SERVED, "finished", 200, None), 3.0)
-    routers.dispatch.release(one, SERVED, 3.0)
-
-    assert routers.scheduler.lengths.statistics().answers == 0
-    assert record_of(one).output_tokens == 0
-
-
-def test_what_was_not_served_teaches_nothing() -> None:
-    routers = Routers()
-    one = routers.decided()
-
-    routers.dispatch.release(one, UNKNOWN, 3.0)
-    routers.dispatch.finished(one, Ending(UNKNOWN, "client_gone", 0, USAGE), 3.0)
-
-    assert routers.scheduler.lengths.statistics().answers == 0
-    assert routers.dispatch.tokens.prompt == 0
 
 
 def test_the_prediction_is_held_against_the_engines_word() -> None:
@@ -304,21 +260,6 @@ def test_misses_make_a_worker_doubted() -> None:
     assert [(worker, distrust.misses) for worker, distrust in routers.doubts] == [(W1, 12)]
 
 
-def test_what_events_told_is_looked_at_now_and_then_only() -> None:
-    routers = Routers()
-
-    one, soon = routers.decided(1.0), routers.decided(1.001, "soon")
-    later = routers.decided(1.1, "later", pinned_worker=W1)
-
-    assert (placed_of(one).event_tokens, placed_of(soon).event_tokens) == (128, -1)
-    # It waits for others' prefills there, so its answer will prove nothing.
-    assert placed_of(later).event_tokens == -1
-
-
-def test_without_events_nothing_is_told() -> None:
-    assert placed_of(Routers(follows_events=False).decided()).event_tokens == -1
-
-
 def test_how_long_a_decision_takes_is_measured() -> None:
     routers = Routers()
 
@@ -380,16 +321,6 @@ def test_a_request_that_may_not_wait_is_refused() -> None:
     gone = routers.enter("gone", pinned_worker=WorkerId("gone"))
     routers.dispatch.binding.cancel("first")
     assert isinstance(routers.dispatch.decide(gone, 1.0), NoWorkerError)
-
-
-def test_a_request_goes_at_once_where_a_worker_is_free() -> None:
-    routers = Routers()
-    routers.dispatch.binding.change(AdmissionOptions(max_backlog_ms=100.0))
-
-    one = routers.decided()
-
-    assert one.placed is not None
-    assert record_of(one).held_ms == 0.0
 
 
 @pytest.mark.parametrize(
@@ -501,19 +432,6 @@ def test_an_arm_counts_the_first_token_when_it_comes_and_the_rest_at_the_end() -
     assert tally.tpot.mean_ms() == pytest.approx(100.0)
 
 
-def test_an_arm_takes_the_tokens_that_passed_where_the_engine_reports_none() -> None:
-    routers = Routers()
-    arm = on_trial(routers)
-    one = routers.decided(1.0)
-
-    routers.dispatch.seen(one, 1, 1.5)
-    routers.dispatch.seen(one, 17, 1.9)
-    routers.dispatch.release(one, SERVED, 2.1)
-    routers.dispatch.finished(one, Ending(SERVED, "finished", 200, None), 2.1)
-
-    assert arm.counter.tally().tpot.mean_ms() == pytest.approx(600.0 / 16)
-
-
 @pytest.mark.parametrize(
     ("state", "status", "errors", "times"),
     [
@@ -554,18 +472,6 @@ def test_a_cut_answer_has_no_time_per_token() -> None:
 
     tally = arm.counter.tally()
     assert (tally.errors, tally.ttft.count, tally.tpot.count) == (1, 1, 0)
-
-
-def test_an_answer_of_one_token_has_no_time_per_token() -> None:
-    routers = Routers()
-    arm = on_trial(routers)
-    one = routers.decided(1.0)
-
-    routers.dispatch.seen(one, 1, 1.5)
-    routers.dispatch.release(one, SERVED, 2.0)
-    routers.dispatch.finished(one, Ending(SERVED, "finished", 200, None), 2.0)
-
-    assert arm.counter.tally().tpot.count == 0
 
 
 def test_what_a_request_was_held_is_part_of_its_first_token() -> None:

@@ -34,16 +34,6 @@ def test_what_was_placed_makes_its_request_when_it_is_needed(*, chooses: bool) -
     assert one.known_hashes is one.request.hashes
 
 
-def test_after_the_first_token_no_hashes_are_known() -> None:
-    dispatch = dispatch_to("w")
-    one = at_once(placed_by(dispatch), NO_WISHES, None)
-
-    assert dispatch.seen(one, 1, 1.5)
-
-    assert one.known_hashes is NO_HASHES
-    assert one.request.hashes is NO_HASHES
-
-
 def test_what_was_read_is_not_plain_and_lets_its_hashes_go() -> None:
     request = RouteRequest("q", BlockHashes.of([1, 2], 16), 40)
     one = as_read(request, b"q")
@@ -61,7 +51,7 @@ def test_the_turn_of_what_was_placed_begins_and_ends() -> None:
     dispatch.turns.governor = governor
     placed, turn = placed_by(dispatch), make_turn("a", 100)
 
-    dispatch.begin_turn(placed, turn)
+    dispatch.turns.begin(turn, placed.record.worker, 1.0)
     one = at_once(placed, NO_WISHES, turn)
     (agent,) = governor.table.agents.values()
     running = agent.running

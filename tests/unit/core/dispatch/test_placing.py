@@ -85,10 +85,6 @@ def decide(one: Way, name: str = "r", body: bytes = BODY) -> Placed | None:
     return placed
 
 
-def test_nobody_to_choose_is_the_affair_of_dispatch() -> None:
-    assert decide(Way(dispatch_to())) is None
-
-
 @pytest.mark.parametrize("options", [{"cost": "dynamo"}, {"mode": "direct"}])
 def test_a_policy_that_is_not_compiled_is_the_affair_of_dispatch(options: dict[str, Any]) -> None:
     assert decide(Way(dispatch_to("w", **options))) is None
@@ -197,13 +193,6 @@ def placed_of(answer: Placed | float | None) -> Placed:
     assert answer is not None
     assert not isinstance(answer, int | float)
     return answer
-
-
-def test_targets_that_would_be_missed_everywhere_are_the_affair_of_dispatch() -> None:
-    one = Way(dispatch_to("w"))
-
-    assert ask(one, targets=Targets(1e-9, None)) is None
-    assert placed_of(ask(one, targets=Targets(1e9, None))).record.decision.forecast is not None
 
 
 def test_a_formula_or_weight_that_there_is_not_is_refused() -> None:

@@ -88,14 +88,6 @@ def test_the_prompt_ends_where_the_first_image_would_stand(
     assert render(body, engine, template) == wanted
 
 
-def test_transformers_passes_tools_and_reasoning_on_as_they_came() -> None:
-    template = "{{ tools | tojson }}{% for m in messages %}{{ m.thinking }}{% endfor %}"
-    message = {"role": "assistant", "content": "x", "reasoning": "R"}
-    body = {"messages": [message], "tools": [{"function": {"name": "f"}, "b": 1}]}
-
-    assert render(body, "transformers", template) == '[{"function": {"name": "f"}, "b": 1}]R'
-
-
 def test_vllm_keeps_developer_messages_when_the_template_knows_them() -> None:
     template = "{% for m in messages %}{{ m.role }}{% endfor %}{# 'developer' #}"
     body = {"messages": [{"role": "developer", "content": "D"}, USER]}
@@ -131,14 +123,6 @@ def test_sglang_refuses_tool_arguments_that_are_no_object(arguments: str) -> Non
         render(body, "sglang", CHATML)
 
 
-def test_sglang_ignores_part_types_it_does_not_print() -> None:
-    parts = [{"type": "refusal", "refusal": "no"}, {"type": "input_text", "text": "yes"}, "bare"]
-
-    assert render({"messages": [{"role": "user", "content": parts}]}, "sglang", CHATML) == (
-        "<s>user:yes</s><s>assistant:"
-    )
-
-
 @pytest.mark.parametrize("engine", get_args(EngineKind))
 @pytest.mark.parametrize("role", ["system", "user", "assistant"])
 def test_of_a_text_shapes_see_only_blanks_and_their_marks(engine: EngineKind, role: str) -> None:
@@ -156,3 +140,11 @@ def test_of_a_text_shapes_see_only_blanks_and_their_marks(engine: EngineKind, ro
     for mark in engine_of(engine).chat_marks:
         marked = {"messages": [{"role": "system", "content": f"{mark}: 1\nBe kind"}, USER]}
         assert mark not in render(marked, engine, template)
+
+
+def test_transformers_passes_tools_and_reasoning_on_as_they_came() -> None:
+    template = "{{ tools | tojson }}{% for m in messages %}{{ m.thinking }}{% endfor %}"
+    message = {"role": "assistant", "content": "x", "reasoning": "R"}
+    body = {"messages": [message], "tools": [{"function": {"name": "f"}, "b": 1}]}
+
+    assert render(body, "transformers", template) == '[{"function": {"name": "f"}, "b": 1}]R'

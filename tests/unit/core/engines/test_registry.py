@@ -22,10 +22,6 @@ def test_every_kind_has_a_name_that_settings_know() -> None:
     assert get_args(EngineKind) == (*ENGINES, UNKNOWN.name)
 
 
-def test_a_rank_is_named_in_a_header() -> None:
-    assert engine_of("").rank_headers(3) == ((b"x-data-parallel-rank", b"3"),)
-
-
 def test_what_no_kind_is_called_is_served_as_unknown() -> None:
     assert [engine_of(name) for name in ("", "odd", UNKNOWN.name)] == [UNKNOWN] * 3
     assert decoder_of("") is decode_engine_batch
@@ -53,11 +49,6 @@ def test_kinds_that_are_as_any_other_to_a_router_are_not_named(kind: str) -> Non
     assert not needs_naming(kind)
 
 
-def test_a_kind_whose_cache_counts_what_is_prefilled_is_named() -> None:
-    assert ENGINES["sglang"].caches_late
-    assert needs_naming("sglang")
-
-
 def test_a_kind_that_is_reached_in_its_own_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     own = msgspec.structs.replace(connectors()["nixl"], name="own")
     kinds = {
@@ -82,3 +73,7 @@ def test_an_answer_nested_too_deeply_tells_nothing(name: str) -> None:
     for way in engine.connectors:
         assert way.answers is None or way.answers(deep) is None
         assert way.engine_ids is None or way.engine_ids(deep) == {}
+
+
+def test_a_rank_is_named_in_a_header() -> None:
+    assert engine_of("").rank_headers(3) == ((b"x-data-parallel-rank", b"3"),)

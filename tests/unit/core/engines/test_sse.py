@@ -2,7 +2,6 @@ import pytest
 
 from kvmesh.core.engines.sse import (
     MAX_EVENT_BYTES,
-    EventGate,
     SseScanner,
     Usage,
     error_status,
@@ -89,14 +88,6 @@ def test_an_overlong_event_is_counted_but_not_kept() -> None:
 )
 def test_usage_of_a_whole_body_is_found_in_every_api(body: bytes, usage: Usage | None) -> None:
     assert find_usage(body) == usage
-
-
-def test_a_gate_gives_up_what_it_holds_at_the_end() -> None:
-    gate = EventGate()
-    gate.feed(b"data: cut")
-
-    assert gate.flush() == b"data: cut"
-    assert gate.flush() == b""
 
 
 @pytest.mark.parametrize("end", [b"\r\n", b"\r", b"\n"])

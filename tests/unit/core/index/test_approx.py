@@ -10,21 +10,6 @@ def prompt(depth: int, start: int = 0) -> BlockHashes:
     return BlockHashes(range(start, start + depth), 1)
 
 
-def test_a_routed_prompt_counts_as_cached() -> None:
-    index = new_approx()
-
-    index.record(A, prompt(300), 0.0)
-    index.record(B, PROMPT[:20], 1.0)
-    index.record(C, prompt(0), 1.0)
-
-    assert index.find_groups(prompt(400)) == [(300, (A,)), (20, (B,))]
-    assert index.find_matches(prompt(10)) == {A: 10, B: 10}
-    assert index.workers() == [A, B]
-    assert (index.blocks(A), index.blocks(C)) == (300, 0)
-    statistics = index.statistics()
-    assert (statistics.workers, statistics.blocks, statistics.entries) == (2, 300, 320)
-
-
 def test_an_entry_lives_for_its_ttl_and_little_longer() -> None:
     index = new_approx(ttl_s=120.0)
     index.record(A, prompt(300), 1000.3)
@@ -91,28 +76,6 @@ def test_a_workers_capacity_displaces_its_least_recently_used_leaves() -> None:
     index.record(A, prompt(400, 20_000), 40.0)
     assert index.find_matches(prompt(400, 20_000)) == {A: 250}
     assert index.statistics().displaced == 50 + 400
-
-
-def test_a_removed_worker_leaves_nothing_behind() -> None:
-    index = new_approx(ttl_s=10.0)
-    index.record(A, prompt(300), 0.0)
-    index.record(B, prompt(100), 0.0)
-
-    index.remove_worker(A)
-    index.remove_worker(C)
-
-    assert index.find_matches(prompt(300)) == {B: 100}
-    assert index.statistics().entries == 100
-    assert not index.sweep(1)
-    assert not index.sweep(10)
-    assert 100 < index.statistics().blocks <= 300
-    while not index.sweep(100):
-        pass
-    assert index.statistics().blocks == 100
-    index.record(A, prompt(7), 1.0)
-    assert index.find_matches(prompt(300)) == {B: 100, A: 7}
-    index.expire(20.0)
-    assert index.statistics().entries == 0
 
 
 def test_blocks_of_workers_that_come_and_go_are_not_kept_until_somebody_sweeps() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.core.blocks.events import ROOT, Removed, Stored, WorkerId
+from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.snapshot_reading import decode_snapshot
@@ -29,27 +29,6 @@ def contents(index: KvIndex) -> dict[int, set[WorkerId]]:
         for _, shard, part in frozen.parts()
         for key, mask in part.items()
     }
-
-
-def test_the_smallest_cap_is_obeyed() -> None:
-    index = KvIndex(max_blocks=4)
-
-    for number in range(20):
-        store(index, A, prompt(number, 1))
-        assert index.statistics().blocks <= 4
-        assert found(index, prompt(number, 1)) == {A: 1}
-
-
-def test_what_fits_exactly_evicts_nothing() -> None:
-    index = KvIndex(max_blocks=16)
-    store(index, A, prompt(0, 8))
-    index.apply(A, Removed(pack_hashes(prompt(0, 8)[:3:-1])))
-
-    for number, worker in enumerate((B, C, D), 1):
-        store(index, worker, prompt(number, 4))
-
-    assert index.statistics().evicted == 0
-    assert found(index, prompt(0, 4)) == {A: 4}
 
 
 def test_who_fills_the_last_room_is_not_truncated_and_the_next_block_evicts() -> None:
@@ -115,19 +94,6 @@ def test_matches_are_remembered_up_to_a_limit_and_followed_up_within_the_budget(
     for _ in range(5000):
         found(index, prompt(0, 1))
     assert index.sweep(3000)
-
-
-def test_old_blocks_stored_again_count_once() -> None:
-    index = KvIndex(max_blocks=16)
-    store(index, A, prompt(0, 4))
-    store(index, C, prompt(1, 4))
-    store(index, B, prompt(2, 1))
-
-    store(index, A, prompt(0, 4))
-
-    assert index.blocks(A) == 4
-    assert index.worker_digest(A) == sum(prompt(0, 4)) % 2**64
-    assert index.statistics().entries == 9
 
 
 def test_a_frozen_view_shows_old_and_young_blocks_as_one_and_changes_neither() -> None:

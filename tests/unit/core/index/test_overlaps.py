@@ -101,29 +101,6 @@ def test_of_a_grouped_worker_only_what_is_deeper_than_its_chain_is_believed() ->
     assert view.find(PROMPT, now=0.0).reported == [(3, (W1,))]
 
 
-def test_where_events_do_not_count_a_chain_says_nothing_against_belief() -> None:
-    view = make_view(grouped_index(W1, chain=5, end=3), new_approx(), frozenset([W1]))
-    view.record(W1, BlockHashes.of([1, 2, 3, 4], 16), now=0.0)
-
-    assert view.find(PROMPT, now=0.0).overlaps == {W1: 4}
-
-
-def test_what_nobody_but_the_chain_had_is_left_out() -> None:
-    view = make_view(grouped_index(W1, chain=5, end=9), new_approx())
-    view.record(W1, BlockHashes.of([1, 2, 3, 4], 16), now=0.0)
-
-    assert view.find(PROMPT, now=0.0).groups == []
-    assert view.find(PROMPT, now=0.0).overlaps == {}
-
-
-def test_device_memory_alone_costs_no_look_at_tiers() -> None:
-    for view in (make_view(None, None), make_view(make_index(w1=2), None)):
-        found = view.find(PROMPT, now=0.0)
-
-        assert found.slower == {}
-        assert found.overlaps == view.find_groups(PROMPT, now=0.0)[0]
-
-
 def test_events_of_distrusted_workers_do_not_count() -> None:
     routed = new_approx()
     view = make_view(make_index(w1=4, w2=3), routed, frozenset([W1, W3]))
@@ -158,17 +135,6 @@ def test_prediction_can_be_off_and_empty_prompts_are_not_recorded() -> None:
     on.record(W1, BlockHashes.of([], 16), now=0.0)
 
     assert routed.workers() == []
-
-
-def test_a_worker_that_left_is_forgotten_by_the_decisions_view() -> None:
-    routed = new_approx()
-    view = make_view(make_index(), routed)
-    view.record(W1, PROMPT, now=0.0)
-
-    view.remove_worker(W1)
-    make_view(make_index(), None).remove_worker(W1)
-
-    assert view.find_groups(PROMPT, now=0.0)[0] == {}
 
 
 def test_events_that_remove_a_block_end_the_prediction_too() -> None:
@@ -233,17 +199,6 @@ def test_what_other_replicas_routed_counts_beside_events_and_own_decisions() -> 
     assert view.cached_blocks((W1, W3)) == [4, 0]
 
 
-def test_what_other_replicas_routed_ends_as_own_decisions_do() -> None:
-    view = listening(make_index(w1=4), frozenset([W2]))
-    receive(view, W1, 8)
-    receive(view, W2, 8)
-
-    assert (view.ttl_s(W1), view.ttl_s(W2)) == (5.0, 120.0)
-    assert view.find_groups(PROMPT, now=4.9)[0] == {W1: 8, W2: 8}
-    assert view.find_groups(PROMPT, now=100.0)[0] == {W1: 4, W2: 8}
-    assert view.find_groups(PROMPT, now=130.0)[0] == {W1: 4}
-
-
 def test_what_a_worker_removes_or_leaves_with_ends_what_was_heard() -> None:
     index = make_index(w1=8)
     view = listening(index)
@@ -276,12 +231,3 @@ def test_who_listens_to_nobody_takes_nothing_from_others() -> None:
     view.retract(W1, packed, known_blocks=0)
 
     assert view.find_groups(PROMPT, now=1.0)[0] == {W1: 4}
-
-
-def test_without_events_decisions_of_all_replicas_are_all_there_is() -> None:
-    view = listening(None)
-    view.record(W1, PROMPT, now=0.0)
-    receive(view, W2, 8)
-
-    assert view.find_groups(PROMPT, now=100.0)[0] == {W1: 8, W2: 8}
-    assert view.find_groups(PROMPT, now=130.0)[0] == {}

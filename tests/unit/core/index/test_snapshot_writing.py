@@ -8,7 +8,7 @@ from xxhash import xxh3_64_intdigest
 
 from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
-from kvmesh.core.index.index import TIERS, KvIndex
+from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.snapshot_reading import decode_in_slices, decode_snapshot
 from kvmesh.core.index.snapshot_writing import (
     HEAD,
@@ -94,15 +94,6 @@ def test_an_index_comes_back_as_it_was() -> None:
     assert copy.find_matches(hashes) == {B: 210}
 
 
-def test_an_empty_index_comes_back_empty() -> None:
-    snapshot = decode_snapshot(snapshot_of(KvIndex()))
-    index = index_of((A, 5, 0))
-
-    index.load(snapshot.image)
-
-    assert (index.digest(), index.workers()) == (0, [])
-
-
 def test_slots_with_gaps_and_dead_bits_come_back_dense() -> None:
     index = index_of((A, 50, 0), (B, 30, 0), (C, 40, 0))
     index.remove_worker(A)
@@ -114,32 +105,6 @@ def test_slots_with_gaps_and_dead_bits_come_back_dense() -> None:
     assert copy.find_matches(BlockHashes.of(PROMPT, 1)) == {C: 40, B: 30}
     assert (copy.statistics().blocks, len(copy.tiers)) == (40, 1)
     assert copy.digest() == index.digest()
-
-
-def test_every_tier_and_more_workers_than_bits_of_a_byte_come_back() -> None:
-    index = index_of(*((A, 40 - tier, tier) for tier in range(TIERS)))
-    workers = [WorkerId(f"w{number}") for number in range(20)]
-    for number, worker in enumerate(workers):
-        index.apply(worker, Stored(ROOT, pack_hashes(PROMPT[: 10 * (number + 1)])))
-
-    data = snapshot_of(index)
-    copy = KvIndex()
-    copy.load(decode_snapshot(data).image)
-
-    hashes = BlockHashes.of(PROMPT, 1)
-    assert copy.find_tier_matches(hashes) == index.find_tier_matches(hashes)
-    assert copy.digest() == index.digest()
-    assert [kind for kind, _ in sections_of(data) if kind != PART] == [HEAD, SETS]
-
-
-def sections_of(data: bytes) -> list[tuple[int, bytes]]:
-    found: list[tuple[int, bytes]] = []
-    at = len(MAGIC)
-    while at < len(data) - 8:
-        kind, size = SECTION.unpack_from(data, at)
-        at += SECTION.size + size
-        found.append((kind, data[at - size : at]))
-    return found
 
 
 def test_a_block_costs_about_ten_bytes() -> None:
@@ -182,18 +147,6 @@ def test_work_is_cut_into_slices_and_the_index_may_go_on_meanwhile() -> None:
     copy = KvIndex()
     copy.load(snapshot.image)
     assert copy.digest() == before != index.digest()
-
-
-def test_a_large_snapshot_is_read_in_more_slices() -> None:
-    index = KvIndex()
-    index.apply(A, Stored(ROOT, pack_hashes(sequence_hashes(range(40_000), 1))))
-    data = snapshot_of(index)
-
-    *steps, snapshot = decode_in_slices(data)
-    *fewer, _ = decode_in_slices(snapshot_of(index_of((A, 5000, 0))))
-
-    assert snapshot is not None
-    assert len(steps) == len(fewer) + 2
 
 
 def test_blocks_of_one_lowest_byte_are_read_in_slices_whatever_part_they_are_of() -> None:
@@ -308,15 +261,6 @@ def test_contradictions_of_rules_are_found(
 
     with pytest.raises(CodecError, match=problem):
         decode_snapshot(data)
-
-
-def test_a_part_may_be_empty() -> None:
-    snapshot = decode_snapshot(sealed(head(holder()), part(0, 3, [], []), ONE_BLOCK, ONE_SET))
-
-    index = KvIndex()
-    index.load(snapshot.image)
-
-    assert index.statistics().blocks == 1
 
 
 @pytest.mark.parametrize(

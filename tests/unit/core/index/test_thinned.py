@@ -4,7 +4,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade, graded_count, graded_depth, graded_length
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index.approx import new_approx
-from tests.reference.overlap.thinned import STRIDE, WHOLE_BLOCKS, Graded, Thinned
+from tests.reference.overlap.thinned import STRIDE, WHOLE_BLOCKS, Graded
 
 A, B = WorkerId("a"), WorkerId("b")
 LONG = sequence_hashes(list(range(2000)), 1)
@@ -91,12 +91,3 @@ def test_an_index_of_whole_prompts_takes_no_graded_ones() -> None:
     for index in (new_approx(), new_approx(thinned=True)):
         with pytest.raises(ValueError, match="keeps no graded blocks takes whole prompts"):
             index.record_graded(A, LONG[:9], 9, 0.0)
-
-
-@pytest.mark.parametrize("blocks", [256, 257, 271, 272, 273, 2000])
-def test_what_is_looked_for_is_as_much_as_was_kept(blocks: int) -> None:
-    index = new_approx(thinned=True)
-
-    index.record(A, LONG[:blocks], 0.0, 5.0)
-
-    assert Thinned(of(LONG[:blocks])).blocks == index.blocks(A)

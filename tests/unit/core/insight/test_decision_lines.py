@@ -6,7 +6,6 @@ from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.formulas import COSTS, PREFILL_DECODE
 from kvmesh.core.cost.terms import Candidate, survey
 from kvmesh.core.insight.decision_lines import MOST_SHOWN, decision_lines
-from kvmesh.core.insight.decision_record import thin
 from kvmesh.core.routing.decision import Decision
 
 
@@ -105,13 +104,6 @@ def test_of_a_large_fleet_the_chosen_and_the_best_are_shown_and_the_rest_counted
         assert line.endswith(f", and {more} more}}") == (more > 0)
 
 
-def test_candidates_that_were_not_weighed_are_counted() -> None:
-    lines = decision_lines(thin(decided([30.0, 10.0, 20.0], 1)))
-
-    assert lines.overlaps == "KV overlap scores: {worker-2: 10 blocks, and 2 more}"
-    assert len(lines.formulas) == 1
-
-
 def test_the_field_prints_the_same_line() -> None:
     one = Candidate(
         WorkerId("worker_1"), 16, 1600, overlap_blocks=15, uncached_tokens=1608, decode_blocks=25
@@ -123,11 +115,3 @@ def test_the_field_prints_the_same_line() -> None:
     assert decision_lines(decision).formulas == (
         "Formula for worker_1: 125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)",
     )
-
-
-def test_ties_keep_their_order() -> None:
-    lines = decision_lines(decided([5.0] * 4, 2))
-
-    assert [line.split()[2] for line in lines.formulas] == [
-        *("worker-3:", "worker-1:", "worker-2:", "worker-4:"),
-    ]

@@ -61,18 +61,6 @@ def test_a_request_is_found_by_its_id_with_its_outcome() -> None:
     assert log.find(b"b") is None
 
 
-def test_an_id_used_again_names_its_newest_request() -> None:
-    log = naive_log(capacity=2)
-    enter(log, "same")
-    newer = enter(log, "same")
-
-    assert log.find(b"same") is newer
-
-    enter(log, "other")
-
-    assert log.find(b"same") is newer
-
-
 def test_the_ring_forgets_the_oldest_request() -> None:
     log = naive_log(capacity=3)
 
@@ -224,25 +212,6 @@ def test_what_the_own_policy_did_is_counted_over_the_same_requests() -> None:
     assert (second.own_prompt_tokens, second.own_reported_tokens) == (160, 160)
     assert (second.own_cached_tokens, second.own_predicted_tokens) == (96, 0)
     assert second.own_round_robin_tokens == 0
-
-
-def test_what_was_not_shadowed_is_not_compared() -> None:
-    log = naive_log(max_waiting_blocks=0)
-    ended(log, enter(log, "a", 1.0), "finished", 200, Usage(160, 4, 96), 2.0)
-
-    log.settle()
-
-    (second,) = log.seconds(2)
-    assert (second.reported_tokens, second.own_requests) == (160, 0)
-
-
-def test_the_shadow_sends_the_same_prompt_round_and_finds_it_again() -> None:
-    log = naive_log()
-
-    records = [enter(log, f"r{number}", decision=decide(workers=2)) for number in range(4)]
-    log.settle()
-
-    assert [one.round_robin_blocks for one in records] == [0, 0, 10, 10]
 
 
 def test_settling_goes_on_where_its_budget_ended() -> None:

@@ -1,11 +1,8 @@
 import random
 
-import msgspec
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.cost.catalogue import Formulas
-from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.index.approx import new_approx
 from kvmesh.core.insight.fleet_facts import fleet_facts, obstacle
 from kvmesh.core.members.loads import new_sequences
@@ -52,13 +49,6 @@ def test_a_fleet_of_equal_workers_is_tuned() -> None:
 )
 def test_what_no_simulator_can_play_is_told(made: Scheduler, words: str) -> None:
     assert words in obstacle(made, 0.0)
-
-
-def test_a_formula_of_ones_own_is_not_tuned() -> None:
-    own = msgspec.structs.replace(COSTS["prefill-decode"], name="own")
-    options = RouterOptions(cost="own", formulas=Formulas([own]))
-
-    assert "formula own has no weights" in obstacle(scheduler(SOME, SOME, options=options), 0.0)
 
 
 def test_facts_are_what_was_learned() -> None:

@@ -15,15 +15,6 @@ def hottest(prefixes: HotPrefixes, now: float = 0.0, limit: int = 99) -> list[Ho
     return prefixes.hottest(limit, now)
 
 
-def test_what_came_once_is_not_shared() -> None:
-    prefixes = HotPrefixes()
-
-    prefixes.record(prompt(1, 2, 3, 4), 0, 0.0)
-
-    assert hottest(prefixes) == []
-    assert prefixes.nodes() == 4
-
-
 def test_a_chain_that_all_go_down_is_named_once_at_its_deepest() -> None:
     prefixes = HotPrefixes()
     for last in (6, 7):

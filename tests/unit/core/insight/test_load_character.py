@@ -3,8 +3,6 @@ from array import array
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.load_character import (
@@ -12,7 +10,6 @@ from kvmesh.core.insight.load_character import (
     Character,
     character_of,
     differences,
-    ratio_of,
 )
 from kvmesh.core.insight.trace_ring import Traced, TraceRow
 
@@ -44,18 +41,6 @@ def test_a_character_is_in_means_and_shares() -> None:
     assert found.prefill == pytest.approx(640 / (640 + 320))
 
 
-def test_prompts_without_blocks_share_nothing() -> None:
-    found = character_of([row(0.0, ()), row(0.0, ())], 128)
-
-    assert (found.shared, found.hot) == (0.0, 0.0)
-
-
-def test_the_same_load_has_no_differences() -> None:
-    near = msgspec.structs.replace(SOME, requests_per_s=14.0, shared=0.65, output_tokens=70.0)
-
-    assert differences(SOME, near) == ()
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -69,12 +54,6 @@ def test_the_same_load_has_no_differences() -> None:
 )
 def test_another_load_is_told_in_words(change: dict[str, float], words: str) -> None:
     assert differences(SOME, msgspec.structs.replace(SOME, **change)) == (words,)
-
-
-@given(st.floats(0.0, 1e12), st.floats(0.0, 1e12))
-def test_a_ratio_is_the_same_either_way_and_at_least_one(one: float, other: float) -> None:
-    assert ratio_of(one, other) == pytest.approx(ratio_of(other, one))
-    assert ratio_of(one, other) >= 1.0
 
 
 def test_noise_of_a_steady_load_is_no_other_load() -> None:

@@ -34,12 +34,6 @@ def test_what_cannot_be_is_named_with_the_remedy(change: PolicyChange, said: str
     assert said in change.wrong()
 
 
-def test_what_is_usual_is_right() -> None:
-    assert PolicyChange(SPEC).wrong() == ""
-    assert not PolicyChange(SPEC).immediate
-    assert PolicyChange(SPEC, (1.0,)).immediate
-
-
 @pytest.mark.parametrize(
     ("stages", "shares"),
     [

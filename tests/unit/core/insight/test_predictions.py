@@ -1,5 +1,4 @@
 import itertools
-import random
 from typing import Any, cast
 
 import pytest
@@ -11,7 +10,6 @@ from kvmesh.core.insight.predictions import (
     AccessReport,
     AnswerSeen,
     CacheAccesses,
-    Distrust,
     PredictionOptions,
     Predictions,
 )
@@ -63,39 +61,12 @@ def test_an_index_that_is_wrong_every_time_is_doubted_after_a_dozen_answers(
     assert report.over + report.under == PredictionOptions().least
 
 
-def test_a_few_misses_among_many_hits_mean_nothing() -> None:
-    rng = random.Random(7)
-    clock = Clock()
-
-    kinds = [rng.choices([HIT, OVER, UNDER], weights=[80, 10, 10])[0] for _ in range(3000)]
-
-    assert not any(clock.answer(*kind) for kind in kinds)
-    assert not clock.predictions.report(A).doubted
-
-
-def test_answers_without_anything_cached_or_predicted_are_no_evidence() -> None:
-    clock = Clock()
-    for _ in range(100):
-        clock.answer(0, 0)
-
-    assert clock.predictions.report(A).recent_answers == 0
-    assert clock.until_doubt(OVER) == PredictionOptions().least
-
-
 def test_answers_that_are_no_evidence_are_counted_but_prove_nothing() -> None:
     clock = Clock()
 
     assert not any(clock.answer(*OVER, reported=False) for _ in range(100))
     report = clock.predictions.report(A)
     assert (report.over, report.recent_answers) == (100, 0)
-
-
-def test_a_prompt_the_engine_counts_otherwise_blames_the_tokenizer() -> None:
-    clock = Clock()
-
-    assert not any(clock.answer(320, 0, counted=PROMPT + 1) for _ in range(100))
-    report = clock.predictions.report(A)
-    assert (report.unlike, report.over, report.predicted_tokens) == (100, 0, 0)
 
 
 def test_a_block_or_a_tenth_of_the_prompt_more_or_less_is_no_miss() -> None:
@@ -140,15 +111,6 @@ def test_a_worker_whose_predictions_hold_again_is_no_longer_doubted() -> None:
     assert clock.until_doubt(UNDER) < 20
 
 
-def test_between_calm_and_doubt_nothing_changes() -> None:
-    clock = Clock()
-    clock.until_doubt(OVER)
-    for number in range(400):
-        assert not clock.answer(*(OVER if number % 3 == 0 else HIT))
-
-    assert clock.predictions.report(A).doubted
-
-
 def test_each_worker_is_judged_by_its_own_answers_until_it_is_forgotten() -> None:
     predictions = Predictions(BLOCK)
     for _ in range(20):
@@ -161,15 +123,6 @@ def test_each_worker_is_judged_by_its_own_answers_until_it_is_forgotten() -> Non
     predictions.forget(A)
     predictions.forget(A)
     assert predictions.workers() == (B,)
-
-
-def test_a_doubt_tells_whether_it_is_the_first() -> None:
-    predictions = Predictions(BLOCK, PredictionOptions(pause_s=0.0, settle_s=0.0))
-    answer = AnswerSeen(PROMPT, PROMPT, *OVER, 0.0, reported=320)
-
-    found = [predictions.compare(A, answer, 0.0) for _ in range(24)]
-
-    assert [one for one in found if one] == [Distrust(12, 12), Distrust(12, 12, again=True)]
 
 
 @pytest.mark.parametrize(

@@ -36,14 +36,6 @@ def test_a_prompt_of_common_blocks_alone_is_a_family_of_its_own() -> None:
     assert len(set(found[LEAST_SEEN:])) == 3
 
 
-def test_prompts_without_any_block_are_spread_evenly() -> None:
-    families = PrefixFamilies()
-
-    kept = sum(families.name([]) >> 62 == 0 for _ in range(4000))
-
-    assert 950 <= kept <= 1050
-
-
 def test_what_was_common_is_forgotten() -> None:
     families = PrefixFamilies()
     for _ in range(500):
@@ -64,14 +56,3 @@ def test_counts_are_bounded_whatever_comes(common: int) -> None:
         families.name([*shared, number])
 
     assert families.counted() <= MAX_COUNTED + common + 1
-
-
-def test_many_beginnings_at_once_are_halved_before_their_time() -> None:
-    families = PrefixFamilies()
-    chain = list(range(1, MAX_COUNTED + 200))
-    for _ in range(LEAST_SEEN + 3):
-        families.name(chain)
-    for _ in range(HALVED_AFTER // 2):
-        families.name(chain)
-
-    assert families.counted() <= MAX_COUNTED + 1

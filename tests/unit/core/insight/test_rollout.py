@@ -37,17 +37,6 @@ def serve(rollout: Rollout, requests: int = 30, *, slower: float = 1.0, errors: 
     fill(rollout.arms.candidate.counter, requests, 100.0 * slower, errors)
 
 
-def test_before_any_change_the_settings_count() -> None:
-    rollout = rollout_of()
-
-    assert (rollout.spec, rollout.policy.cost.name) == (BASE, "predicted-time")
-    assert rollout.decide(1.0, {}) is None
-    assert rollout.adopt({"r2": PolicyUpdate(able=True)}) is None
-    assert rollout.history() == []
-    assert rollout.updates() == PolicyUpdate(able=True)
-    assert rollout.seen({})[0].requests == 0
-
-
 def test_a_good_candidate_goes_through_every_stage_and_stays() -> None:
     rollout = rollout_of()
     rollout.begin(CHANGE, 1.0, {})
@@ -179,16 +168,6 @@ def test_a_formula_of_ones_own_that_fails_is_returned_from() -> None:
     assert "off after 5 failures in a row: ValueError: no number of w" in state.steps[-1].reason
 
 
-def test_the_last_of_two_changes_counts_even_where_another_clock_is_ahead() -> None:
-    ahead, behind = rollout_of("r1"), rollout_of("r2")
-    state = ahead.begin(msgspec.structs.replace(CHANGE, stages=(1.0,)), 1e9, {})
-
-    later = behind.begin(CHANGE, 5.0, {"r1": PolicyUpdate(state, able=True)})
-
-    assert ahead.adopt({"r2": behind.updates()}) == later
-    assert ahead.state == later
-
-
 def test_a_sibling_follows_and_says_nothing_new_the_second_time() -> None:
     first, second = rollout_of("r1"), rollout_of("r2")
     state = first.begin(CHANGE, 1.0, {})
@@ -262,20 +241,6 @@ def test_the_least_name_that_can_moves_on_and_anyone_returns() -> None:
     assert second.adopt({"r1": first.updates()}) == returned
 
 
-def test_what_the_replicas_saw_adds_up() -> None:
-    first, second = rollout_of("r1"), rollout_of("r2")
-    first.begin(CHANGE, 1.0, {})
-    second.adopt({"r1": first.updates()})
-    serve(first, 12)
-    serve(second, 12)
-
-    baseline, candidate = first.seen({"r2": second.updates()})
-
-    assert (baseline.requests, candidate.requests) == (24, 24)
-    assert first.decide(2.0, {}) is None
-    assert first.decide(2.0, {"r2": second.updates()}) is not None
-
-
 def test_too_little_traffic_waits_for_ever_unless_a_stage_has_an_end() -> None:
     patient, hasty = rollout_of(), rollout_of()
     patient.begin(CHANGE, 1.0, {})
@@ -322,13 +287,3 @@ def test_the_history_is_bounded_and_a_change_has_no_more_steps_than_siblings_tak
 
     assert len(rollout.history()) == MOST_HISTORY
     assert rollout.history()[0] == rollout.state
-
-
-def test_a_replica_that_starts_again_takes_what_its_siblings_go_by() -> None:
-    first = rollout_of("r1")
-    first.begin(msgspec.structs.replace(CHANGE, stages=(1.0,)), 1.0, {})
-
-    again = rollout_of("r2")
-    again.adopt({"r1": first.updates()})
-
-    assert again.spec == OTHER

@@ -28,12 +28,6 @@ def test_a_later_change_counts_more_and_of_one_its_return_most() -> None:
     assert newest([]) is None
 
 
-def test_what_is_in_force_follows_from_the_phase() -> None:
-    assert STATE.in_force == BASE
-    assert STATE.moved(Step(2.0, "r1", 1.0, ""), "done").in_force == OTHER
-    assert STATE.moved(Step(2.0, "r1", 0.0, ""), "returned").in_force == BASE
-
-
 @pytest.mark.parametrize(
     "fields",
     [

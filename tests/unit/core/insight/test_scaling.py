@@ -38,12 +38,6 @@ def test_each_cause_is_a_share_of_what_there_is() -> None:
     assert found.wanted["programs"] == pytest.approx(2 * 0.75 / 0.8)
 
 
-def test_what_nobody_knows_is_missing() -> None:
-    found = saturation([use("a", used_tokens=600, live_tokens=3, requests=2)], OPTIONS)
-
-    assert set(found.share) == {"backlog", "held"}
-
-
 def test_held_prompts_are_work_for_all_workers_together() -> None:
     workers = [use("a", per_token_s=0.001), use("b", per_token_s=0.003)]
 
@@ -61,14 +55,6 @@ def test_unusable_workers_count_for_nothing() -> None:
 
     assert found.workers == 1
     assert found.share == {"backlog": 0.0, "memory": 0.0, "programs": 0.0, "held": 0.0}
-
-
-@pytest.mark.parametrize(("waiting", "held", "wanted"), [(1, 0, 1.0), (0, 1, 1.0), (0, 0, 0.0)])
-def test_without_any_worker_what_waits_wants_one(waiting: int, held: int, wanted: float) -> None:
-    found = saturation([], OPTIONS, waiting_tokens=waiting, held_tokens=held)
-
-    assert (found.workers, found.share) == (0, {})
-    assert sum(found.wanted.values()) == wanted
 
 
 tokens = st.integers(0, 1 << 40)
@@ -116,12 +102,6 @@ def test_the_cheapest_worker_to_lose_keeps_least_that_comes_back() -> None:
     assert list(costs) == ["idle", "new", "chats", "behind", "agents"]
     assert costs[WorkerId("chats")] == pytest.approx(5.0)
     assert costs[WorkerId("agents")] == pytest.approx(90.0)
-
-
-def test_of_equal_costs_the_one_with_fewer_requests_leaves_first() -> None:
-    assert list(drain_costs([use("a", requests=2), use("b", requests=1), use("c")])) == [
-        *("c", "b", "a")
-    ]
 
 
 @given(fleets)

@@ -14,23 +14,6 @@ def test_the_first_change_is_told_soon_and_further_ones_seldom() -> None:
     assert reported == [12, 72, 132, 192]
 
 
-def test_without_a_change_nothing_is_told() -> None:
-    pace = SummaryPace()
-
-    assert not any(pace.due(float(second), changed=False) for second in range(1000))
-
-
-def test_a_change_after_a_long_silence_is_told_soon_again() -> None:
-    pace = SummaryPace(settle_s=2.0, every_s=60.0)
-    changed = {5.0, 6.0, 7.0, 500.0, 501.0, 502.0}
-
-    reported = [
-        second for second in range(600) if pace.due(float(second), changed=second in changed)
-    ]
-
-    assert reported == [7, 502]
-
-
 @given(st.lists(st.tuples(st.floats(0.0, 30.0), st.booleans()), max_size=60))
 def test_summaries_never_come_closer_than_their_pace(steps: list[tuple[float, bool]]) -> None:
     pace, now, reported = SummaryPace(settle_s=2.0, every_s=60.0), 0.0, list[float]()

@@ -46,15 +46,6 @@ def test_a_hash_is_kept_for_every_128_tokens() -> None:
     assert row(0.0, kept).beginnings() == [as_key(107), as_key(115)]
 
 
-def test_engine_blocks_that_are_larger_are_kept_as_they_are() -> None:
-    held = ring(block_size=256)
-
-    kept = held.take([5, 6])
-
-    assert (held.stride, held.block_tokens) == (1, 256)
-    assert kept == traced(5, 5, 6)
-
-
 def test_rows_come_back_in_order_of_their_begin() -> None:
     held = ring()
     for at_s in (3.0, 1.0, 2.0):
@@ -152,11 +143,6 @@ def test_rows_of_one_family_alone_go_oldest_first() -> None:
     rows, _ = held.sample(0.0, 400.0)
 
     assert [one.at_s for one in rows] == [float(number) for number in range(390, 400)]
-
-
-def test_nothing_is_a_whole_share_of_nothing() -> None:
-    assert ring().sample(0.0, 1.0) == ([], 1.0)
-    assert list(mooncake_lines([], 128)) == []
 
 
 def test_the_trace_is_one_that_all_tools_read() -> None:

@@ -103,11 +103,3 @@ def test_a_request_of_a_family_left_out_is_only_counted() -> None:
 
     assert ring.statistics().seen == 1
     assert rows(ring) == []
-
-
-def test_without_a_ring_nothing_is_kept() -> None:
-    log = naive_log()
-    record = play(log)
-
-    assert log.settle()
-    assert record.traced is None

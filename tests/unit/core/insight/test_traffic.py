@@ -49,25 +49,11 @@ def test_only_the_last_seconds_are_kept() -> None:
     assert [one.second for one in seconds(totals)] == list(range(90, 100))
 
 
-def test_a_late_count_finds_its_own_second() -> None:
-    totals = Totals(KEPT_S, SECONDS)
-    totals.refused(9.0)
-
-    totals.refused(5.0)
-
-    assert [(one.second, one.refused) for one in seconds(totals)] == [(5, 1), (9, 1)]
-
-
 @given(st.lists(st.floats(0.02, 1e6), min_size=1), st.floats(0.0, 1.0))
 def test_a_sketch_knows_quantiles_to_a_few_percent(durations: list[float], share: float) -> None:
     exact = sorted(durations)[int(share * (len(durations) - 1))]
 
     assert sketch_quantile(sketch_of(durations), share) == pytest.approx(exact, rel=0.026)
-
-
-def test_a_sketch_of_nothing_has_no_quantile_and_zero_is_tiny() -> None:
-    assert sketch_quantile({}, 0.5) is None
-    assert sketch_quantile(sketch_of([0.0]), 0.5) == pytest.approx(0.01, rel=0.05)
 
 
 def test_replicas_seconds_are_summed() -> None:
@@ -80,6 +66,11 @@ def test_replicas_seconds_are_summed() -> None:
     assert third.ttft == third.round_robin_ttft
     assert (fourth.second, fourth.refused) == (4, 1)
     assert (one.finished, one.ttft) == (1, {7: 1})
+
+
+def test_a_sketch_of_nothing_has_no_quantile_and_zero_is_tiny() -> None:
+    assert sketch_quantile({}, 0.5) is None
+    assert sketch_quantile(sketch_of([0.0]), 0.5) == pytest.approx(0.01, rel=0.05)
 
 
 def test_all_seconds_are_summed_as_second_0() -> None:

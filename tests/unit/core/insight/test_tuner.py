@@ -184,15 +184,6 @@ def test_another_load_puts_the_default_back_and_is_tuned_anew() -> None:
     assert made.check(seen(OTHER, rows=600), 440.0) == [StartSearch(410.0, ())]
 
 
-def test_one_strange_look_is_chance() -> None:
-    made = kept()
-
-    for now in (400.0, 420.0):
-        assert made.check(seen(OTHER, present=BETTER), now) == []
-        assert made.check(seen(present=BETTER), now + 10.0) == []
-    assert made.status().own == BETTER
-
-
 def test_weights_of_an_operator_are_left_when_the_load_changes() -> None:
     made = kept()
     for now in (400.0, 410.0):
@@ -244,15 +235,6 @@ def test_one_that_does_not_lead_stands_aside(make: object, acts: list[type[Act]]
     assert (made.stage, made.since_s) == ("observing", 302.0)
 
 
-def test_an_obstacle_is_told() -> None:
-    made = tuner()
-    blocked = msgspec.structs.replace(seen(), obstacle="mode is round-robin")
-
-    made.check(blocked, 1.0)
-
-    assert (made.stage, made.status().words) == ("blocked", "mode is round-robin")
-
-
 @pytest.mark.parametrize(
     ("found", "kind", "words", "again_s"),
     [
@@ -300,16 +282,6 @@ def test_a_shadow_that_would_do_harm_is_not_tried() -> None:
     assert kinds(made)[-1] == "dropped"
     made.check(seen(), 900.0)
     assert made.found(result(), 910.0) == []
-
-
-def test_default_weights_that_won_need_no_way_back() -> None:
-    made = trying()
-    made.candidate = DEFAULT
-    made.check(seen(trial=trial(after=Performance(600, 150.0, 20.0, 60.0))), 300.0)
-
-    for now in (400.0, 410.0):
-        assert made.check(seen(OTHER), now) == []
-    assert kinds(made)[-1] == "drifted"
 
 
 def test_before_the_character_is_known_nothing_drifts() -> None:

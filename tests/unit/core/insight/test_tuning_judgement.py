@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from kvmesh.core.insight.load_character import Character
-from kvmesh.core.insight.tuning_judgement import describe, judge_shadow, model_error, pick, ratios
+from kvmesh.core.insight.tuning_judgement import describe, judge_shadow, model_error, pick
 from kvmesh.core.insight.weight_search import Found, Judged
 from kvmesh.core.routing.shadow_policy import ShadowReport
 
@@ -31,12 +31,6 @@ def test_nothing_is_picked_that_gains_too_little_or_by_chance(best: Judged) -> N
     assert pick(found(best), 0.03) is None
 
 
-def test_the_default_is_picked_when_the_present_weights_are_worse() -> None:
-    assert pick(found(judged(4.0, 0.99), judged(8.0, 1.1)), 0.03) is DEFAULT
-    assert pick(found(judged(4.0, 0.99), judged(8.0, 1.01)), 0.03) is None
-    assert pick(found(judged(1.0, 1.0)), 0.0) is None
-
-
 def test_the_best_must_beat_both_the_present_and_the_default() -> None:
     present = judged(8.0, 0.9)
 
@@ -52,12 +46,6 @@ def test_a_simulator_that_is_far_off_is_not_believed() -> None:
         found(DEFAULT, measured=500.0), 3.0
     )
     assert "40 ms against 5 ms" in model_error(found(DEFAULT, measured=5.0), 3.0)
-
-
-def test_ratios_are_told_against_default_and_present() -> None:
-    text = ratios(judged(4.0, 0.9), found(DEFAULT, judged(2.0, 0.95)))
-
-    assert "scores 0.900 of the default, 0.947 of the present" in text
 
 
 REPORT = ShadowReport("kv:x:a=4", 200, 100, 10_000, 5000, 6000, 2000.0, 2500.0, 300, 320)

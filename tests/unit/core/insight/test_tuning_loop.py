@@ -207,29 +207,6 @@ def test_queues_that_the_load_before_left_do_not_let_a_candidate_win() -> None:
     assert "did not win" in world.loop.tuner.status().steps[-1].text
 
 
-def test_what_does_not_win_is_put_back() -> None:
-    world = trying()
-    world.end("done")
-    world.check()
-    assert world.weight() == 4.0
-
-    world.play(700, ttft_ms=120.0)
-    world.check()
-
-    assert world.weight() == 1.0
-    assert world.loop.tuner.status().steps[-1].kind == "returned"
-
-
-def test_a_rollout_that_returned_ends_the_trial() -> None:
-    world = trying()
-    world.end("returned", 0.0)
-
-    world.check()
-
-    assert (world.stage(), world.weight()) == ("observing", 1.0)
-    assert "so it is" in world.words()
-
-
 def test_another_change_takes_the_place_of_the_trial() -> None:
     world = trying()
     world.end("returned", 0.0)
@@ -296,36 +273,6 @@ def test_a_policy_that_cannot_be_followed_is_told() -> None:
     assert world.words() == "r1 changed the policy to kv:own"
 
 
-def test_another_load_ends_the_trial_at_once() -> None:
-    world = trying()
-    world.play(CHARACTER_ROWS, output=500)
-    world.check()
-    world.play(10, output=500)
-
-    assert world.check() == [EndSearch()]
-
-    state: RolloutState | None = world.rollout.state
-    assert state is not None
-    assert (state.phase, world.weight()) == ("returned", 1.0)
-    assert "output tokens 50 -> 500" in state.steps[-1].reason
-
-
-def test_a_trial_that_is_over_is_not_ended_again() -> None:
-    world = trying()
-    world.loop._give_up("why")
-    world.loop._give_up("why")
-
-    assert world.rollout.state is not None
-    assert len(world.rollout.state.steps) == 2
-
-
-def test_one_that_does_not_lead_only_watches() -> None:
-    world = searching()
-
-    assert world.check(Around(leads=False)) == [EndSearch()]
-    assert world.stage() == "following"
-
-
 def test_a_failed_search_is_told_in_words() -> None:
     world = searching()
     world.loop.tuner.search_failed("killed", world.now)
@@ -339,3 +286,17 @@ def test_of_what_began_lately_only_the_short_has_ended(lasts: float, left: int) 
 
     assert len(settled(rows, 8.5)) == left
     assert settled([], 8.5) == []
+
+
+def test_another_load_ends_the_trial_at_once() -> None:
+    world = trying()
+    world.play(CHARACTER_ROWS, output=500)
+    world.check()
+    world.play(10, output=500)
+
+    assert world.check() == [EndSearch()]
+
+    state: RolloutState | None = world.rollout.state
+    assert state is not None
+    assert (state.phase, world.weight()) == ("returned", 1.0)
+    assert "output tokens 50 -> 500" in state.steps[-1].reason

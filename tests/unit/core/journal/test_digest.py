@@ -26,14 +26,6 @@ def test_no_block_is_lost_in_the_digest_whoever_holds_it() -> None:
         assert empty.digest != full.digest
 
 
-def test_the_scopes_of_two_workers_read_equally_far_differ() -> None:
-    one, two = IndexDigest(), IndexDigest()
-    one.put(A, Cursor(1, 2), 10)
-    two.put(B, Cursor(1, 2), 10)
-
-    assert one.scope != two.scope
-
-
 def test_the_scope_tells_workers_and_how_far_they_are_read() -> None:
     digest = IndexDigest()
     scopes = {digest.scope}
@@ -75,15 +67,3 @@ def test_claims_of_another_scope_or_a_forgotten_sequence_are_not_compared() -> N
     assert history.compare("peer", Claim(1, 99, 1)) is None
     assert history.compared == 0
     assert history.compare("peer", Claim(2, 99, 1)) == Claim(2, 99, 1)
-
-
-def test_forgotten_peers_and_cleared_histories_claim_nothing() -> None:
-    history = DigestHistory()
-    history.compare("peer", Claim(7, 77, 1))
-    history.forget("peer")
-    history.forget("nobody")
-    history.record(Claim(7, 70, 1))
-    assert history.compare("peer", Claim(9, 0, 1)) is None
-
-    history.clear()
-    assert history.compare("peer", Claim(7, 0, 1)) is None

@@ -14,12 +14,10 @@ from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.journal.event_sender import (
     EventSender,
     SenderLimits,
-    SenderStatistics,
     Sends,
     is_followable,
 )
 from kvmesh.core.journal.ordering import NOTHING_FITS
-from kvmesh.core.journal.window import WindowStatistics
 from kvmesh.formats import FormatRange
 
 STATE = [Stored(ROOT, pack_hashes([1, 2]))]
@@ -46,23 +44,6 @@ def batches(sends: Sends) -> list[Batch]:
     return [decode_batch(data) for _, data in sends]
 
 
-def test_an_epoch_begins_with_a_dump() -> None:
-    [batch] = batches(EventSender(7, lambda: STATE).send(0.0))
-
-    assert (batch.epoch, batch.first_seq, batch.events) == (7, 1, [Cleared(), *STATE])
-
-
-def test_a_sender_says_when_something_waits_and_when_a_batch_is_full() -> None:
-    sender = started()
-    assert not sender.is_waiting()
-    sender.add([change(3)])
-    assert sender.is_waiting()
-    assert not sender.is_full()
-    sender.add([change(4)])
-
-    assert sender.is_full()
-
-
 def test_overflow_becomes_a_dump_under_the_next_numbers() -> None:
     sender = started()
     sender.add([change(3), change(4), change(5)])
@@ -76,18 +57,6 @@ def test_overflow_becomes_a_dump_under_the_next_numbers() -> None:
     [dump] = batches(sender.send(0.0))
     assert (dump.first_seq, dump.events) == (6, [Cleared(), *STATE])
     assert sender.statistics().dumps == 2
-
-
-def test_a_remade_journal_gets_a_dump() -> None:
-    sender = EventSender(7, lambda: STATE, LIMITS)
-    confirm(sender, sender.send(0.0), 50)
-    sender.add([change(3)])
-    [(token, _)] = sender.send(0.0)
-
-    assert not sender.acknowledge(token, 1, 0.0)
-
-    [dump] = batches(sender.send(0.0))
-    assert (dump.first_seq, dump.events) == (4, [Cleared(), *STATE])
 
 
 def test_a_replica_that_misses_recent_events_gets_them_again() -> None:
@@ -112,19 +81,6 @@ def test_several_replicas_that_miss_the_same_get_one_answer() -> None:
     assert sender.recover(7, 3, now=1.2)
 
 
-def test_a_dump_under_way_answers_everybody() -> None:
-    sender = started()
-    sender.recover(7, 0, now=0.1)
-    assert sender.recover(7, 0, now=2.0) == []
-    dump = sender.send(2.0)
-
-    assert sender.recover(7, 0, now=4.0) == []
-    assert not sender.is_waiting()
-    confirm(sender, dump, 2)
-    sender.recover(7, 0, now=6.0)
-    assert sender.is_waiting()
-
-
 def test_no_second_dump_is_made_while_the_last_batch_of_one_is_under_way() -> None:
     sender = EventSender(7, lambda: STATE, SenderLimits(flush_events=1, window=2))
     first, last = sender.send(0.0)
@@ -147,24 +103,6 @@ def test_a_replica_that_misses_the_next_event_or_asks_while_a_dump_waits_gets_no
     assert waiting.recover(7, 0, 9.0) == []
     confirm(waiting, waiting.send(9.0), 1)
     assert waiting.recover(7, 1, 9.0) != [], "the first question had no answer of its own"
-
-
-def test_the_same_loss_is_answered_again_when_the_pause_is_over() -> None:
-    sender = started(SenderLimits(flush_events=2, window=2, resync_pause_s=1.0))
-    sender.recover(7, 1, 9.0)
-
-    assert sender.recover(7, 1, 10.0) != []
-
-
-def test_statistics_count_events_batches_and_dumps() -> None:
-    sender = started()
-    sender.add([change(3), change(4), change(5)])
-    sender.send(0.0)
-    sender.add([change(6)])
-
-    assert sender.statistics() == SenderStatistics(
-        events=5, batches=3, dumps=1, pending=1, window=WindowStatistics(2, 1, ANY, 0)
-    )
 
 
 def test_a_later_epoch_in_the_journal_is_outrun() -> None:

@@ -3,10 +3,6 @@ import pytest
 from kvmesh.core.journal.lag import RECENT, JournalLag
 
 
-def test_nothing_is_said_before_the_first_record() -> None:
-    assert JournalLag().percentile_ms(0.99) is None
-
-
 def test_percentiles_are_of_the_last_records_and_the_histogram_of_all() -> None:
     lag = JournalLag()
     for _ in range(RECENT):

@@ -20,13 +20,6 @@ def test_known_events_at_the_head_of_a_batch_are_skipped() -> None:
     assert orders.cursor(WORKER) == Cursor(1, 7)
 
 
-def test_events_behind_a_gap_are_not_applied() -> None:
-    orders = ordering(5)
-
-    assert orders.admit(WORKER, batch(7, *EVENTS[:2])) == Admission("gap")
-    assert orders.cursor(WORKER) == Cursor(1, 5, gap=True)
-
-
 def test_a_new_epoch_fences_the_old_one() -> None:
     orders = ordering(5, epoch=1)
 
@@ -43,11 +36,3 @@ def test_an_empty_batch_of_a_new_epoch_fences_too() -> None:
 
     assert orders.admit(WORKER, batch(1, epoch=2)) == Admission("duplicate", (), fence=True)
     assert orders.cursor(WORKER) == Cursor(2, 1)
-
-
-def test_verdicts_are_counted() -> None:
-    orders = ordering(5)
-    for first_seq in (5, 5, 6, 9):
-        orders.admit(WORKER, batch(first_seq, EVENTS[0]))
-
-    assert orders.verdicts() == {"apply": 2, "duplicate": 1, "gap": 1}

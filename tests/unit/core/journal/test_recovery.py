@@ -15,34 +15,9 @@ def followed(next_seq: int = 5, *, gap: bool = False, received: bool = True) -> 
     return recovery
 
 
-def test_a_worker_that_was_followed_all_along_is_exact() -> None:
-    recovery = followed()
-
-    assert not recovery.is_distrusted(W)
-    assert recovery.trust(W, 0.0) is Trust.EXACT
-    assert recovery.check(9.0) == []
-
-
 def test_a_worker_never_read_is_not_known_yet() -> None:
     assert Recovery().trust(W, 0.0) is Trust.CATCHING_UP
     assert not Recovery().is_distrusted(W)
-
-
-def test_a_gap_is_asked_about_after_a_grace_and_again_until_it_closes() -> None:
-    recovery = followed(gap=True)
-    missing = Missing(W, 1, 5)
-
-    assert recovery.check(0.4) == []
-    assert recovery.check(0.5) == [missing]
-    assert recovery.check(1.0) == []
-    assert recovery.check(2.5) == [missing]
-    recovery.progress(W, Cursor(1, 9), 2.6, whole=False)
-    assert recovery.check(9.0) == []
-
-
-def test_nobody_is_asked_who_is_not_heard() -> None:
-    assert followed(gap=True, received=False).check(1.0) == []
-    assert followed(gap=True).check(3.6) == []
 
 
 def test_a_long_doubt_degrades_a_worker() -> None:
@@ -62,18 +37,6 @@ def test_claimed_events_that_do_not_come_are_asked_for() -> None:
     assert recovery.check(2.1) == []
     assert recovery.is_distrusted(W)
     assert recovery.check(2.7) == [Missing(W, 1, 5)]
-
-
-def test_claimed_events_that_come_end_the_doubt() -> None:
-    recovery = followed()
-    recovery.receive(W, 1, 6, 1.0)
-    recovery.check(2.5)
-    recovery.progress(W, Cursor(1, 6), 2.6, whole=False)
-    assert recovery.is_distrusted(W)
-
-    recovery.progress(W, Cursor(1, 7), 2.7, whole=False)
-
-    assert not recovery.is_distrusted(W)
 
 
 def test_a_heartbeat_that_agrees_ends_being_behind() -> None:
@@ -97,14 +60,6 @@ def test_skipped_records_make_every_worker_suspect_until_its_heartbeat_agrees() 
     assert not recovery.is_distrusted(W)
 
 
-def test_a_suspect_worker_that_claims_more_is_asked() -> None:
-    recovery = followed()
-    recovery.suspect(1.0)
-    recovery.receive(W, 1, 9, 1.2)
-
-    assert recovery.check(2.0) == [Missing(W, 1, 5)]
-
-
 def test_a_suspect_worker_that_starts_over_is_exact() -> None:
     recovery = followed()
     recovery.suspect(1.0)
@@ -121,16 +76,6 @@ def test_an_unread_epoch_is_asked_for_from_its_start() -> None:
     recovery.check(2.0)
 
     assert recovery.check(2.5) == [Missing(W, 2, 1)]
-
-
-def test_an_unread_epoch_without_events_is_fine() -> None:
-    recovery = followed()
-    recovery.suspect(0.5)
-    recovery.receive(W, 2, 0, 1.0)
-
-    assert recovery.is_distrusted(W)
-    recovery.progress(W, Cursor(2, 2), 1.1, whole=True)
-    assert not recovery.is_distrusted(W)
 
 
 def test_a_predecessor_shutting_down_is_left_alone() -> None:
@@ -152,27 +97,11 @@ def test_a_worker_stuck_in_an_old_epoch_is_told_after_a_while() -> None:
     assert recovery.check(6.0) == [Missing(W, 3, NOTHING_FITS, outdated=True)]
 
 
-def test_a_worker_without_events_is_approximate_and_never_asked() -> None:
-    recovery = followed(gap=True)
-    recovery.describe(W, events=False, complete=True)
-
-    assert recovery.trust(W, 1.0) is Trust.APPROX
-    assert recovery.check(1.0) == []
-
-
 def test_a_worker_that_lost_its_engines_history_is_degraded() -> None:
     recovery = followed()
     recovery.describe(W, events=True, complete=False)
 
     assert recovery.trust(W, 1.0) is Trust.DEGRADED
-
-
-def test_a_forgotten_worker_is_unknown() -> None:
-    recovery = followed(gap=True)
-    recovery.forget(W)
-
-    assert recovery.check(9.0) == []
-    assert not recovery.is_distrusted(W)
 
 
 def test_a_worker_that_cannot_be_read_is_degraded_and_not_asked_while_it_writes_so() -> None:

@@ -16,7 +16,6 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.digest import Claim
 from kvmesh.core.journal.ordering import Cursor
 from kvmesh.core.journal.replica import Folded, IndexReplica
-from kvmesh.formats import FormatRange
 
 A, B = WorkerId("a"), WorkerId("b")
 
@@ -39,41 +38,6 @@ def replica(*records: tuple[WorkerId, bytes]) -> IndexReplica:
 
 def held(made: IndexReplica, workers: Iterable[WorkerId] = (A, B)) -> dict[WorkerId, int]:
     return {worker: made.index.blocks(worker) for worker in workers}
-
-
-def test_records_are_folded_into_the_index() -> None:
-    made = replica((A, batch(1, Cleared(), stored(ROOT, 1, 2))), (B, batch(1, stored(ROOT, 1))))
-
-    assert held(made) == {A: 2, B: 1}
-    assert made.cursors() == {A: Cursor(1, 3), B: Cursor(1, 2)}
-    assert sorted(made.workers()) == [A, B]
-
-
-def test_a_replica_that_does_not_read_the_format_folds_no_record_of_it() -> None:
-    made = IndexReplica(KvIndex(), reads=FormatRange(2, 3))
-    made.index.apply(A, stored(ROOT, 1))
-    made.restore(1, "today", {A: Cursor(1, 2)}, 0.0)
-    made.open("today", 0.0)
-
-    folded = made.fold(2, A, batch(2, stored(1, 2)), 0.0)
-
-    assert folded.refused or folded.turned
-    assert held(made)[A] == 1
-
-
-def test_a_record_delivered_again_changes_nothing() -> None:
-    made = replica((A, batch(1, stored(ROOT, 1))))
-
-    assert made.fold(1, A, batch(1, stored(ROOT, 9)), 0.0) == Folded()
-    assert made.statistics().redelivered == 1
-    assert held(made)[A] == 1
-
-
-def test_garbage_is_counted_and_passed_over() -> None:
-    made = replica((A, b'{"stream":"X","seq":1}'), (A, batch(1, stored(ROOT, 1))))
-
-    assert made.statistics().garbage == 1
-    assert (made.applied_sequence, held(made)[A]) == (2, 1)
 
 
 def test_a_new_epoch_takes_the_old_ones_blocks_away() -> None:
@@ -141,17 +105,6 @@ def test_workers_that_lost_blocks_for_lack_of_room_are_not_compared() -> None:
     assert made.compare("peer", "today", wrong) is None
     assert made.claim() == Claim(sequence, 0, 0)
     assert not made.recovery.is_distrusted(A)
-
-
-def test_a_forgotten_worker_must_start_over() -> None:
-    made = replica((A, batch(1, stored(ROOT, 1))))
-
-    made.forget(A)
-
-    assert held(made)[A] == 0
-    assert made.claim() == Claim(1, 0, 0)
-    made.fold(2, A, batch(2, stored(1, 2)), 0.0)
-    assert made.cursors()[A].gap
 
 
 def test_all_can_be_distrusted_until_they_start_over() -> None:
@@ -252,13 +205,3 @@ def test_newer_records_of_more_workers_than_there_is_room_for_are_refused() -> N
 
     assert f"has format {VERSION + 1}" in folded.refused
     assert made.statistics().crowded == 1
-
-
-def test_a_replica_reads_the_formats_it_is_made_for() -> None:
-    made = IndexReplica(KvIndex(), reads=FormatRange(1, VERSION + 1))
-    made.open("today", 0.0)
-
-    made.fold(1, A, newer(1, stored(ROOT, 1)), 0.0)
-
-    assert held(made)[A] == 1
-    assert made.statistics().unread == 0

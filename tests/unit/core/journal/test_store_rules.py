@@ -150,10 +150,3 @@ def test_a_worker_that_sends_events_no_more_keeps_no_journal(bench: Bench) -> No
     assert not is_distrusted
     assert replica.recovery.is_distrusted(A)
     assert bench.store()
-
-
-def test_only_the_first_few_workers_are_named(bench: Bench) -> None:
-    for number in range(5):
-        bench.record(WorkerId(f"w{number}"), 1, Cleared(), number=3)
-
-    assert "'w0', 'w1', 'w2' and 2 more" in bench.rules.why_not_store(0.0)

@@ -69,15 +69,6 @@ def test_a_position_before_a_confirmed_one_proves_a_new_journal() -> None:
     assert window.confirmed_seq == 3
 
 
-def test_a_position_that_is_the_last_confirmed_one_proves_a_new_journal() -> None:
-    window = SendWindow()
-    [one] = sent(window, 1)
-    window.acknowledge(one, 1, 0.0)
-    [two] = sent(window, 2)
-
-    assert not window.acknowledge(two, 1, 0.0)
-
-
 def test_a_new_journal_may_store_at_its_first_position() -> None:
     window = SendWindow()
     [one] = sent(window, 1)
@@ -130,16 +121,6 @@ def test_a_ring_keeps_what_just_fits_and_counts_what_is_rewound() -> None:
     assert window.statistics().recent == 3
 
 
-def test_nothing_is_due_before_the_deadline_or_without_messages() -> None:
-    window = SendWindow(deadline_s=1.0)
-    assert window.due_s() is None
-    assert window.overdue(9.0) == []
-    sent(window, 1)
-
-    assert window.due_s() == 1.0
-    assert window.overdue(0.9) == []
-
-
 def test_the_deadline_doubles_up_to_four_times_while_nothing_is_stored() -> None:
     window = SendWindow(deadline_s=1.0)
     sent(window, 1)
@@ -152,26 +133,6 @@ def test_the_deadline_doubles_up_to_four_times_while_nothing_is_stored() -> None
         due.append(window.due_s())
 
     assert due == [3.0, 7.0, 11.0, 15.0, 19.0]
-
-
-def test_progress_restarts_the_deadline() -> None:
-    window = SendWindow(deadline_s=1.0)
-    one, _ = sent(window, 1, 2)
-    window.acknowledge(one, 1, 0.8)
-
-    assert window.due_s() == 1.8
-
-
-def test_recent_messages_can_be_sent_again() -> None:
-    window = SendWindow()
-    for number, token in enumerate(sent(window, 1, 2, 3), start=1):
-        window.acknowledge(token, number, 0.0)
-
-    assert window.rewind(2)
-
-    assert [one.first_seq for _, one in window.resend(0.5)] == [2, 3]
-    assert window.confirmed_seq == 1
-    assert window.statistics() == WindowStatistics(2, 1, 1, 1)
 
 
 def test_what_left_the_ring_or_is_too_much_cannot_be_sent_again() -> None:

@@ -178,12 +178,6 @@ def test_a_whole_answer_of_another_api(form: Form, body: Any, sickness: str) -> 
     assert whole(body, form) == sickness
 
 
-def test_what_a_whole_answer_reports_comes_along() -> None:
-    usage = AnswerCheck().judge_whole("chat", json.dumps(STOPPED).encode(), ASKED)
-
-    assert usage == Usage(3, 1, None, stop="end")
-
-
 def test_a_habit_is_what_all_answers_had() -> None:
     habit, broken = Habit(), Habit()
 

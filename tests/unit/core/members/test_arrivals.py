@@ -1,7 +1,8 @@
 import pytest
 
 from kvmesh._native import Arrivals
-from tests.reference.workers.arrivals import HALF_LIFE_S
+
+HALF_LIFE_S = 10.0
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import pytest
 
 from kvmesh.core.members.blame import Blame
-from kvmesh.core.members.outcomes import SERVED, Verdict, failed_attempt, status_attempt
+from kvmesh.core.members.outcomes import Verdict, failed_attempt, status_attempt
 
 RESET = failed_attempt("reset", 0.5)
 
@@ -34,16 +34,6 @@ def test_what_never_left_is_not_the_requests_doing() -> None:
         assert blame.judge(failed_attempt("refused"), sent=False, suspect=False).kind == "refused"
 
     assert (blame.prompt, blame.sent) == (False, False)
-
-
-def test_other_ends_count_for_nothing() -> None:
-    blame = Blame()
-
-    for attempt in (SERVED, failed_attempt("busy"), status_attempt(422)):
-        assert blame.judge(attempt, sent=True, suspect=False) is attempt
-    assert blame.judge(RESET, sent=True, suspect=False) is RESET
-
-    assert not blame.prompt
 
 
 def test_several_workers_without_room_may_have_none_for_this_client() -> None:

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.members.block_sizes import DEFAULT_BLOCK_SIZE, MOST_BLOCK_SIZE, BlockSizes
+from kvmesh.core.members.block_sizes import MOST_BLOCK_SIZE, BlockSizes
 
 A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
 SIZES = [0, 16, 32, 64, MOST_BLOCK_SIZE + 1, 10**25, -16]
@@ -58,15 +58,6 @@ def test_a_size_that_was_given_holds_whatever_workers_say(taken: list[Step]) -> 
     assert (sizes.size, sizes.source) == (8, "given")
 
 
-def test_who_decided_is_said() -> None:
-    sizes = BlockSizes()
-    assert (sizes.size, sizes.source) == (DEFAULT_BLOCK_SIZE, "default")
-
-    sizes.receive(A, DEFAULT_BLOCK_SIZE, events=True)
-
-    assert (sizes.size, sizes.source) == (DEFAULT_BLOCK_SIZE, "workers")
-
-
 def test_workers_that_publish_no_events_decide_only_among_themselves() -> None:
     sizes = BlockSizes()
     for worker in (A, B):
@@ -78,11 +69,3 @@ def test_workers_that_publish_no_events_decide_only_among_themselves() -> None:
     assert (alone, sizes.size, sizes.odd) == (64, 32, {})
     sizes.forget(C)
     assert sizes.size == 64
-
-
-def test_of_equally_many_those_with_the_first_worker_decide() -> None:
-    sizes = BlockSizes()
-    for worker, size in ((B, 32), (A, 64), (C, MOST_BLOCK_SIZE + 1)):
-        sizes.receive(worker, size, events=True)
-
-    assert (sizes.size, sizes.odd) == (64, {B: 32, C: MOST_BLOCK_SIZE + 1})

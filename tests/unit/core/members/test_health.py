@@ -1,11 +1,8 @@
-from math import inf
-
 import pytest
 
 from kvmesh.core.members.health import EJECT_STREAK, FORGET_EJECTIONS_S, Health
-from kvmesh.core.members.health_record import MemberRecord, Stage
+from kvmesh.core.members.health_record import Stage
 from kvmesh.core.members.outcomes import (
-    MOST_LOST_S,
     SERVED,
     UNKNOWN,
     Attempt,
@@ -34,26 +31,6 @@ def eject(health: Health, member: str, now: float) -> None:
 
 def admitted(health: Health, now: float) -> set[str]:
     return set(health.admit(FLEET, now)[0])
-
-
-def test_of_who_was_never_heard_of_nothing_is_known() -> None:
-    health = make_health()
-
-    assert health.stage("w0") is Stage.IN
-    assert health.words("w0", 0.0) == "in"
-    assert health.recent("w0") == (0, 0)
-    assert health.served_s("w0") == -inf
-    assert health.retry_in_s("w0", 0.0) == 0.0
-    assert health.price("w0", 0.0) == (0.0, 0.0)
-    assert not health.is_suspect("w0")
-    assert not health.hangs("w0")
-    assert not health.is_left_out("w0", 0.0)
-    assert not health.began("w0", 0.0)
-    assert not health.chosen("w0", 0.0)
-    assert not health.answered("w0", "down", 0.0)
-    assert not health.served("w0", 0.0)
-    assert health.due(0.0) == []
-    assert health.admit(FLEET, 0.0) == (FLEET, inf)
 
 
 def test_who_is_out_for_silence_hangs_until_it_is_gone_or_back() -> None:
@@ -152,19 +129,6 @@ def test_a_long_good_time_makes_the_next_back_off_the_shortest() -> None:
     assert health.retry_in_s("w0", 12.0 + FORGET_EJECTIONS_S) == 1.0
 
 
-def test_an_answer_that_comes_too_slowly_keeps_an_ejected_member_out_for_now() -> None:
-    health = make_health()
-    health.note("w0", RESET, 0.0)
-
-    assert health.answered("w0", "slow", 1.5)
-    assert health.stage("w0") is Stage.EJECTED
-    assert not health.answered("w0", "slow", 3.0)
-    assert "w0" not in admitted(health, 4.0)
-    assert health.answered("w0", "ok", 4.5)
-
-    assert health.stage("w0") is Stage.TRICKLE
-
-
 def test_overload_is_rest_for_as_long_as_it_asks_however_it_stands() -> None:
     health = make_health()
     health.note("w0", status_attempt(429, retry_after_s=4.0), 0.0)
@@ -182,19 +146,6 @@ def test_overload_is_rest_for_as_long_as_it_asks_however_it_stands() -> None:
     assert admitted(health, 4.0) == set(FLEET)
     assert not health.is_left_out("w0", 4.0)
     assert health.stage("w1") is Stage.TRICKLE
-
-
-def test_an_answer_of_who_has_nothing_against_it_is_just_counted() -> None:
-    health = make_health()
-    health.note("w0", ERROR, 0.0)
-
-    assert health.served("w0", 0.5)
-
-    assert not health.is_suspect("w0")
-    assert health.recent("w0") == (1, 2)
-    assert health.served_s("w0") == 0.5
-    eject(health, "w0", 1.0)
-    assert not health.served("w0", 1.1)
 
 
 def test_forgiveness_undoes_what_one_request_did_as_if_it_had_not_been() -> None:
@@ -215,28 +166,6 @@ def test_forgiveness_undoes_what_one_request_did_as_if_it_had_not_been() -> None
     assert health.retry_in_s("w0", 1.2) == pytest.approx(1.0), "nor did its back-off grow"
 
 
-def test_forgiveness_leaves_what_came_since_alone() -> None:
-    health = make_health()
-    health.note("w0", RESET, 0.0, "poison")
-    health.note("w0", SERVED, 0.1)
-    health.note("w0", RESET, 0.2)
-
-    health.forgive("poison", 0.3)
-
-    assert health.is_suspect("w0")
-    assert health.stage("w0") is Stage.SUSPECT
-
-
-def test_who_was_asked_and_is_not_there_is_not_there_forgiven_or_not() -> None:
-    health = make_health()
-    health.note("w0", RESET, 0.0, "poison")
-    health.answered("w0", "down", 0.1)
-
-    health.forgive("poison", 0.2)
-
-    assert health.stage("w0") is Stage.DOWN
-
-
 def test_rest_that_one_request_brought_is_forgiven_unless_another_brought_more() -> None:
     health = make_health()
     busy = status_attempt(429, retry_after_s=4.0)
@@ -247,20 +176,6 @@ def test_rest_that_one_request_brought_is_forgiven_unless_another_brought_more()
     health.forgive("poison", 1.0)
 
     assert admitted(health, 1.1) == set(FLEET) - {"w1"}
-
-
-def test_an_old_failure_is_taken_back_as_it_counts_by_now() -> None:
-    health = make_health()
-    health.note("w0", ERROR, 0.0, "poison")
-    health.note("w0", ERROR, 20.0)
-    share = health.price("w0", 20.0)[0]
-
-    health.forgive("poison", 20.0)
-
-    alone = make_health()
-    alone.note("w0", ERROR, 20.0)
-    assert health.price("w0", 20.0)[0] == pytest.approx(alone.price("w0", 20.0)[0])
-    assert share > health.price("w0", 20.0)[0]
 
 
 def test_more_was_taken_back_than_is_remembered_one_by_one() -> None:
@@ -303,28 +218,6 @@ def test_a_worse_way_to_fail_costs_more_and_no_more_than_everything() -> None:
 
     assert share(status_attempt(502)) < share(ERROR) < share(CUT)
     assert share(CUT, 50) == 1.0
-
-
-def test_time_lost_is_remembered_as_a_mean_and_bounded() -> None:
-    health = make_health()
-    health.note("w0", status_attempt(500, 1.0), 0.0)
-    health.note("w0", status_attempt(500, 2.0), 0.0)
-    assert health.price("w0", 0.0)[1] == pytest.approx(1300.0)
-
-    for lost_s in (inf, float("nan"), -5.0, 1e300):
-        health.note("w0", status_attempt(500, lost_s), 0.0)
-
-    assert 0.0 < health.price("w0", 0.0)[1] <= MOST_LOST_S * 1000.0
-
-
-def test_a_clock_that_steps_back_lets_nothing_age() -> None:
-    record = MemberRecord(10.0)
-    record.fail("500", 1.0, 0.1, 10.0)
-
-    record.decay(0.0)
-    record.succeed(0.0)
-
-    assert (record.attempts, record.failures, record.updated_s) == (2.0, 1.0, 10.0)
 
 
 def test_every_stage_has_words() -> None:

@@ -102,14 +102,3 @@ def test_a_served_prompt_counts_and_a_failed_one_does_not() -> None:
 
     assert board.believed == [(W, [ord("b")], 2.0)]
     assert board.late.waiting == {}
-
-
-def test_a_failed_one_keeps_the_others_waiting() -> None:
-    board = Board()
-    failed, _ = board.keep("a", "b")
-
-    board.end(failed, served=False)
-
-    assert list(board.late.waiting[W]) == ["b"]
-    board.late.remove_worker(W)
-    assert board.late.waiting == {}

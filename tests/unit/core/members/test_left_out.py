@@ -12,10 +12,6 @@ def test_names_are_bounded_and_all_are_counted() -> None:
     assert {one.why for one in found.named} == {"draining"}
 
 
-def test_where_nobody_is_left_out_there_is_nothing_to_tell() -> None:
-    assert find_left_out(["w0"], lambda _: None) is NOBODY
-
-
 def test_members_that_no_request_may_go_to_are_told_with_their_reason() -> None:
     members = Membership()
     for name in ("w0", "w1", "w2"):

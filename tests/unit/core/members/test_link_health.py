@@ -84,28 +84,6 @@ def test_a_broken_connection_is_deaf_at_once_and_for_as_long_as_it_takes() -> No
     assert link_health.warnings() == ()
 
 
-def test_silence_counts_from_the_return_of_the_connection() -> None:
-    link_health = LinkHealth(Membership())
-    link_health.note_alive(0.0)
-    link_health.set_connected(up=False)
-    link_health.check(60.0)
-    link_health.set_connected(up=True)
-
-    link_health.check(61.0)
-    assert not is_deaf(link_health)
-    link_health.check(61.6)
-
-    assert is_deaf(link_health)
-
-
-def test_before_anybody_was_heard_nobody_is_missed() -> None:
-    link_health = LinkHealth(Membership())
-
-    link_health.check(100.0)
-
-    assert not is_deaf(link_health)
-
-
 def test_a_live_connection_that_hears_only_some_does_not_give_up_the_others() -> None:
     workers, routers = Membership(), Membership()
     link_health = LinkHealth(workers, routers)

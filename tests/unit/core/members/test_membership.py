@@ -1,9 +1,11 @@
-import pytest
-
 from kvmesh.core.members.health import EJECT_STREAK
-from kvmesh.core.members.health_record import TRICKLE_S
 from kvmesh.core.members.membership import Change, ChangeKind, Membership
 from kvmesh.core.members.outcomes import SERVED, failed_attempt, status_attempt
+
+
+def kinds(*changes: Change | None) -> list[ChangeKind | None]:
+    return [change.kind if change else None for change in changes]
+
 
 CUT = failed_attempt("cut")
 ERROR = status_attempt(500)
@@ -14,10 +16,6 @@ def make_members(*names: str, backoff_s: float = 1.0, max_backoff_s: float = 30.
     for name in names or ("w1", "w2"):
         members.add(name, 0.0)
     return members
-
-
-def kinds(*changes: Change | None) -> list[ChangeKind | None]:
-    return [change.kind if change else None for change in changes]
 
 
 def test_a_silent_member_that_answers_stays_usable_until_it_refuses() -> None:
@@ -64,43 +62,6 @@ def test_a_larger_epoch_is_a_restart_and_an_older_one_is_ignored() -> None:
     assert members.epoch("w3") is None
 
 
-def test_a_member_from_configuration_never_expires() -> None:
-    members = Membership()
-
-    assert kinds(members.add("w1", 0.0)) == [ChangeKind.JOINED]
-    assert members.add("w1", 1.0) is None
-    assert members.epoch("w1") == 0
-    members.observe("w1", 0, 2.0)
-
-    assert members.expire(1e9) == []
-    assert members.usable(1e9) == ("w1",)
-
-
-def test_a_probe_whose_outcome_never_comes_is_given_up() -> None:
-    members = make_members()
-    members.note("w1", CUT, 0.0)
-    members.usable(1.0)
-    members.health.chosen("w1", 1.0)
-
-    assert members.usable(1.0 + TRICKLE_S - 0.1) == ("w2",)
-    assert members.usable(1.0 + TRICKLE_S) == ("w1", "w2")
-
-
-def test_strangers_and_trusted_members_change_nothing() -> None:
-    members = make_members("w1")
-
-    assert members.note("w1", SERVED, 0.0) is None
-    assert members.note("w2", SERVED, 0.0) is None
-    assert members.note("w2", CUT, 0.0) is None
-    assert members.answered("w1", "down", 0.0) is None
-    assert members.answered("w2", "down", 0.0) is None
-    assert members.forgive("unheard of", 0.0) == []
-    assert members.remove("w2") is None
-    members.health.chosen("w2", 0.0)
-
-    assert members.usable(0.0) == ("w1",)
-
-
 def test_a_third_may_be_out_for_failed_requests_and_the_likeliest_of_the_others_are_let_in() -> (
     None
 ):
@@ -111,81 +72,6 @@ def test_a_third_may_be_out_for_failed_requests_and_the_likeliest_of_the_others_
 
     assert members.usable(0.5) == ("w0", "w1", "w2", "w5"), "w3 and w4 failed last"
     assert members.health.spared == 3
-
-
-def test_a_suspect_is_in_again_with_its_answer() -> None:
-    members = make_members()
-    members.health.asks = True
-
-    assert kinds(members.note("w1", CUT, 0.0)) == [ChangeKind.SUSPECTED]
-    assert members.usable(0.0) == ("w2",)
-    assert members.why_not("w1", 0.0) == "suspect, its last request failed (cut), being asked"
-
-    assert kinds(members.answered("w1", "ok", 0.01)) == [ChangeKind.RECOVERED]
-    assert members.usable(0.01) == ("w1", "w2")
-
-
-def test_the_same_answer_is_the_same_object() -> None:
-    members = Membership()
-    members.observe("w1", 1, 0.0)
-    first = members.usable(0.0)
-
-    members.observe("w1", 1, 3.0)
-
-    assert members.usable(3.6) is first
-
-
-def test_the_view_shows_everyone() -> None:
-    members = Membership(backoff_s=4.0)
-    members.observe("w2", 7, 0.0)
-    members.add("w1", 0.0)
-    members.note("w1", SERVED, 0.0)
-    members.note("w1", CUT, 1.0)
-
-    first, second = members.view(2.0)
-
-    assert (first.member, first.usable, first.stage, first.retry_in_s) == (
-        "w1",
-        False,
-        "ejected",
-        3.0,
-    )
-    assert (first.failures, first.attempts) == (1, 2)
-    assert (second.member, second.epoch, second.usable, second.retry_in_s) == ("w2", 7, True, 0.0)
-    assert (second.failures, second.attempts, second.stage) == (0, 0, "in")
-    assert second.last_sign_s == 2.0
-    members.observe("w2", 7, 1.5)
-    assert members.view(2.0)[1].last_sign_s == 0.5
-
-
-def test_the_defaults_are_a_second_doubled_up_to_half_a_minute() -> None:
-    members = Membership()
-    members.add("w1", 0.0)
-    members.add("w2", 0.0)
-    now, waits = 0.0, list[float]()
-    for _ in range(7):
-        members.note("w1", CUT, now)
-        waits.append(members.view(now)[0].retry_in_s)
-        now += waits[-1]
-        members.usable(now)
-        members.health.chosen("w1", now)
-
-    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-
-
-@pytest.mark.parametrize(("reported_s", "rest_s"), [(0.0, 1.0), (5.0, 5.0), (1e9, 30.0)])
-def test_an_overloaded_member_has_the_rest_that_it_asks_for(
-    reported_s: float, rest_s: float
-) -> None:
-    members = make_members()
-
-    assert members.note("w1", status_attempt(429, retry_after_s=reported_s), 0.0) is None
-
-    assert members.why_not("w1", 0.5) == f"overloaded, asked for {rest_s - 0.5:.1f} s of rest"
-    assert members.view(0.5)[0].retry_in_s == rest_s - 0.5
-    members.note("w1", SERVED, 0.6)
-    assert members.usable(rest_s - 0.1) == ("w2",), "what it had before it may still serve"
-    assert members.usable(rest_s) == ("w1", "w2")
 
 
 def test_why_a_member_is_not_ready_is_said_in_its_own_words() -> None:
@@ -215,3 +101,30 @@ def test_a_screened_member_gets_nothing_whatever_it_says_until_the_screen_lets_i
     assert "a" not in members.usable(0.0)
     members.screen_anew()
     assert "a" in members.usable(0.0)
+
+
+def test_a_suspect_is_in_again_with_its_answer() -> None:
+    members = make_members()
+    members.health.asks = True
+
+    assert kinds(members.note("w1", CUT, 0.0)) == [ChangeKind.SUSPECTED]
+    assert members.usable(0.0) == ("w2",)
+    assert members.why_not("w1", 0.0) == "suspect, its last request failed (cut), being asked"
+
+    assert kinds(members.answered("w1", "ok", 0.01)) == [ChangeKind.RECOVERED]
+    assert members.usable(0.01) == ("w1", "w2")
+
+
+def test_strangers_and_trusted_members_change_nothing() -> None:
+    members = make_members("w1")
+
+    assert members.note("w1", SERVED, 0.0) is None
+    assert members.note("w2", SERVED, 0.0) is None
+    assert members.note("w2", CUT, 0.0) is None
+    assert members.answered("w1", "down", 0.0) is None
+    assert members.answered("w2", "down", 0.0) is None
+    assert members.forgive("unheard of", 0.0) == []
+    assert members.remove("w2") is None
+    members.health.chosen("w2", 0.0)
+
+    assert members.usable(0.0) == ("w1",)

@@ -41,15 +41,6 @@ def test_a_status_says_whose_doing_the_answer_is(
     )
 
 
-@pytest.mark.parametrize("kind", ["reset", "timeout", "refused", "malformed", "cut", "hung"])
-def test_a_broken_connection_is_the_workers_doing(kind: str) -> None:
-    assert failed_attempt(kind, 1.5) == Attempt(Verdict.WORKER, kind, 1.5)
-
-
-def test_this_routers_own_bound_on_connections_says_nothing_of_the_worker() -> None:
-    assert failed_attempt("busy").verdict is Verdict.UNKNOWN
-
-
 def test_the_numbers_that_travel_stay_as_they_are() -> None:
     assert [one.name for one in Verdict] == [
         "UNKNOWN",

@@ -14,17 +14,6 @@ def test_the_oldest_is_written_until_all_must_have_been_heard() -> None:
     assert [readers.format_of("journal", now) for now in (10.0, 11.19, 11.2)] == [1, 1, 2]
 
 
-def test_a_reader_that_was_updated_is_an_older_one_no_more() -> None:
-    readers = Readers(NEW)
-    readers.receive("r1", FIRST, 0.0)
-    readers.forget("r1", 5.0)
-
-    readers.receive("r1", NEW, 5.0)
-    readers.forget("unknown", 5.0)
-
-    assert readers.format_of("journal", 5.0) == 2
-
-
 def test_a_reader_that_says_now_this_and_now_that_is_an_older_one() -> None:
     readers = Readers(NEW, hold_s=1.2)
 

@@ -70,6 +70,14 @@ def test_one_tenants_streams_may_not_use_all_of_it_up() -> None:
     assert not budget.take_for("new", 1.0), "there is nothing left for anybody"
 
 
+def test_streams_go_on_for_nothing_once_unless_there_are_no_retries() -> None:
+    budget = RetryBudget(0.2)
+
+    assert all(budget.take_for("t", 0.0, first=True) for _ in range(200))
+    assert (budget.left(), budget.spent, budget.refused) == (100.0, 200, 0)
+    assert not RetryBudget(0.0).take_for("t", 0.0, first=True)
+
+
 def test_only_some_tenants_are_remembered() -> None:
     budget = RetryBudget(0.2)
     for _ in range(25):

@@ -35,20 +35,6 @@ def test_an_answer_that_is_not_streamed_grows_over_time_as_far_as_it_is_expected
     assert (loads.active_blocks, loads.expected_blocks) == (0, 0)
 
 
-def test_what_is_seen_of_an_answer_takes_the_place_of_what_was_foreseen() -> None:
-    sequences, work = make()
-    sequences.add("r", W, whole(), now=0.0)
-    sequences.first_token("r", 0.0)
-    grow_unseen(sequences, work, 100.0)
-
-    sequences.grow("r", 20, 100.0)
-    loads = sequences.loads(W)
-    seen = (loads.active_blocks, loads.expected_blocks)
-    grow_unseen(sequences, work, 200.0)
-
-    assert seen == (loads.active_blocks, loads.expected_blocks) == (8, 3)
-
-
 def test_another_block_size_begins_anew() -> None:
     sequences, work = make()
     sequences.add("r", W, whole(), now=0.0)

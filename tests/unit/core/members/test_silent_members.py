@@ -90,15 +90,6 @@ def test_nobody_who_was_to_leave_is_asked_about_a_return() -> None:
     assert world.asked(6.0) == []
 
 
-def test_nobody_is_remembered_where_nobody_asks() -> None:
-    world = World()
-    world.members.signs.asked = False
-    world.beat("a", 0.0)
-
-    assert world.expire(4.0) == ["a"]
-    assert world.asked(6.0) == []
-
-
 def test_who_was_given_up_is_named_until_it_is_back_or_a_minute_is_over() -> None:
     world = World()
     world.beat("a", 0.0)

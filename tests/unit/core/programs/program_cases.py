@@ -49,12 +49,24 @@ def make_turn(
 
 
 def make_end(
-    worker: WorkerId = W1, *, served: bool = True, stop: Stop = "tool", output_tokens: int = 10
+    worker: WorkerId = W1,
+    *,
+    served: bool = True,
+    stop: Stop = "tool",
+    output_tokens: int = 10,
+    computed_tokens: int = 100,
 ) -> TurnEnd:
     return TurnEnd(
         served=served,
         worker=worker,
         output_tokens=output_tokens,
-        computed_tokens=100,
+        computed_tokens=computed_tokens,
         stop=stop,
     )
+
+
+def take(governor: Governor, name: str, tokens: int, now: float, **more: object) -> Turn:
+    turn = make_turn(name, tokens, **more)  # type: ignore[arg-type]  # any field
+    assert governor.ask(turn, now) is not None
+    governor.chosen(turn, W1, now)
+    return turn

@@ -96,15 +96,6 @@ def test_a_tip_is_found_though_the_search_follows_a_longer_chain() -> None:
     assert known.find(prompt((0, 71), (5, 57), (7, 1)), "", 0.0) == other
 
 
-def test_short_prompts_are_nobodys() -> None:
-    known = chains()
-
-    assert known.learn(prompt((0, 3)), "", 0.0) is None
-    assert known.find(prompt((0, 3)), "", 0.0) is None
-    assert known.learn(prompt(), "", 0.0) is None
-    assert len(known) == 0
-
-
 def test_tenants_do_not_follow_each_others_prompts() -> None:
     known = chains()
     known.learn(prompt((0, 10)), "a", 0.0)
@@ -137,16 +128,6 @@ def test_the_longest_unused_gives_its_place() -> None:
 
     found = [known.find(prompt((one, 20)), name, 2.0) for one, name in enumerate("abc")]
     assert [one is not None for one in found] == [True, False, True]
-
-
-def test_a_newcomer_may_take_the_only_place_of_its_tenant() -> None:
-    known = chains(max_per_tenant=1)
-
-    known.learn(prompt((0, 10)), "a", 0.0)
-    known.learn(prompt((1, 10)), "a", 0.0)
-
-    assert known.find(prompt((1, 11)), "a", 0.0) is not None
-    assert len(known) == 1
 
 
 def test_what_was_not_used_for_long_is_begun_anew() -> None:
@@ -234,3 +215,12 @@ def test_whatever_is_found_is_a_prefix_and_nothing_is_left_behind(
         assert {value: mark.users for value, mark in held.marks.items()} == {
             value: used.count(value) for value in used
         }
+
+
+def test_short_prompts_are_nobodys() -> None:
+    known = chains()
+
+    assert known.learn(prompt((0, 3)), "", 0.0) is None
+    assert known.find(prompt((0, 3)), "", 0.0) is None
+    assert known.learn(prompt(), "", 0.0) is None
+    assert len(known) == 0

@@ -2,9 +2,9 @@ from math import inf
 
 import pytest
 
-from kvmesh.core.programs.governor import LOOKED_AT, Governor, GovernorOptions
+from kvmesh.core.programs.governor import LOOKED_AT, GovernorOptions
 from kvmesh.core.programs.pricing import LEAST_TURNOVER, WORTH
-from kvmesh.core.programs.turn import Grant, Turn
+from kvmesh.core.programs.turn import Grant
 from tests.unit.core.programs.program_cases import (
     W1,
     W2,
@@ -13,6 +13,7 @@ from tests.unit.core.programs.program_cases import (
     make_end,
     make_governor,
     make_turn,
+    take,
 )
 
 
@@ -60,22 +61,13 @@ def test_a_replica_hears_what_another_placed() -> None:
     one.ask(old, 0.0)
     one.chosen(old, W1, 0.0)
 
-    for name, record in one.updates.items():
-        assert two.receive(name, record, 0.0) == ""
+    for name, agent in one.updates.items():
+        assert two.receive(name, agent.record(0.0), 0.0) == ""
 
     assert two.ask(young, 1.0) is None
     assert two.cancel("b/1")
     assert not two.cancel("b/1")
-    assert (
-        two.receive(key("a"), one.updates[key("b" if key("b") in one.updates else "a")], 1.0) == ""
-    )
-
-
-def take(governor: Governor, name: str, tokens: int, now: float, **more: object) -> Turn:
-    turn = make_turn(name, tokens, **more)  # type: ignore[arg-type]  # any field
-    assert governor.ask(turn, now) is not None
-    governor.chosen(turn, W1, now)
-    return turn
+    assert two.receive(key("a"), one.updates[key("a")].record(1.0), 1.0) == ""
 
 
 def test_a_pause_keeps_its_reservation_for_as_long_as_five_prefills() -> None:
@@ -175,7 +167,7 @@ def test_a_sub_agent_ranks_with_its_program() -> None:
     assert governor.ask(make_turn("young", 500), 2.0) is None
     assert governor.ask(make_turn("child", 500, program="root"), 3.0) is None
     governor.ended(other, make_end(served=False), 4.0)
-    governor.removed(W2, 4.0)
+    governor.removed(W2)
     governor.ended(root, make_end(), 4.0)
 
     released = governor.release(4.0 + WORTH * 600 * 0.1)
@@ -200,31 +192,6 @@ def test_where_computing_anew_is_cheap_nothing_is_held() -> None:
     assert governor.passes(key("c"), 900, now)
 
 
-def test_the_longest_unused_are_forgotten_with_what_was_reserved_for_them() -> None:
-    governor = make_governor(SmallFleet(w1=1000), ttl_s=60.0, max_agents=2)
-    governor.ended(take(governor, "a", 100, 0.0), make_end(), 1.0)
-    take(governor, "b", 100, 2.0)
-
-    take(governor, "c", 100, 100.0)
-    assert governor.table.find(key("a")) is None
-    assert governor.table.find(key("b")) is not None
-    assert governor.ask(make_turn("d", 100), 101.0) == Grant()
-    assert governor.table.find(key("d")) is None
-    governor.chosen(make_turn("d", 100), W1, 101.0)
-    governor.ended(make_turn("d", 100), make_end(), 102.0)
-    assert governor.statistics().agents == 2
-
-
-def test_a_newcomer_takes_the_place_of_one_that_pauses() -> None:
-    governor = make_governor(SmallFleet(w1=1000), max_agents=1)
-    governor.ended(take(governor, "a", 100, 0.0), make_end(), 1.0)
-
-    take(governor, "b", 100, 2.0)
-
-    assert list(governor.table.agents) == [key("b")]
-    assert governor.statistics().reserved_tokens == 100
-
-
 def test_a_held_turn_whose_agent_was_forgotten_is_let_go_all_the_same() -> None:
     governor = make_governor(SmallFleet(w1=1000))
     take(governor, "a", 700, 0.0)
@@ -241,13 +208,13 @@ def test_room_is_left_for_an_older_turn_that_a_sibling_holds() -> None:
     one, two = (make_governor(SmallFleet(w1=1000), max_wait_s=60.0) for _ in range(2))
     first = take(one, "a", 700, 0.0)
     assert one.ask(make_turn("old", 700), 1.0) is None
-    for name, record in one.updates.items():
-        assert not two.receive(name, record, 1.0)
+    for name, agent in one.updates.items():
+        assert not two.receive(name, agent.record(1.0), 1.0)
     assert two.ask(make_turn("young", 700), 2.0) is None
     one.updates.clear()
     one.ended(make_turn("a", 700, final=True), make_end(), 3.0)
-    for name, record in one.updates.items():
-        assert not two.receive(name, record, 3.0)
+    for name, agent in one.updates.items():
+        assert not two.receive(name, agent.record(3.0), 3.0)
     assert first.agent in one.updates
 
     assert two.release(3.0) == []
@@ -259,11 +226,11 @@ def test_a_siblings_turn_that_should_be_over_has_no_claim() -> None:
     one, two = (make_governor(SmallFleet(w1=1000), max_wait_s=30.0) for _ in range(2))
     take(one, "a", 700, 0.0)
     one.ask(make_turn("old", 700), 1.0)
-    for name, record in one.updates.items():
-        two.receive(name, record, 1.0)
+    for name, agent in one.updates.items():
+        two.receive(name, agent.record(1.0), 1.0)
     two.ask(make_turn("young", 700), 25.0)
     two.table.remove(key("a"))
-    two.removed(W1, 26.0)
+    two.removed(W1)
 
     assert [name for name, _ in two.release(54.0)] == ["young/1"]
 
@@ -281,39 +248,6 @@ def test_a_bound_that_changes_holds_for_what_waits() -> None:
     assert len(governor.release(5.0)) == 1
     assert governor.next_s(6.0) == inf
     assert governor.release(6.0) == []
-
-
-def test_a_worker_that_leaves_takes_its_reservations_along() -> None:
-    governor = make_governor(SmallFleet(w1=1000, w2=1000))
-    take(governor, "a", 700, 0.0)
-
-    governor.removed(W1, 1.0)
-
-    assert governor.reserved_tokens(W1, 1.0) == 0
-    assert governor.updates[key("a")].worker == ""
-
-
-def test_contexts_that_engines_evict_are_counted_while_they_are_live() -> None:
-    governor = make_governor(SmallFleet(w1=1000))
-    turn = take(governor, "a", 700, 0.0, final=True)
-
-    governor.lost(W1, key("a"), 64, 1.0)
-    governor.lost(W2, key("a"), 64, 1.0)
-    governor.lost(W1, key("nobody"), 64, 1.0)
-    governor.ended(turn, make_end(), 2.0)
-    governor.lost(W1, key("a"), 64, 3.0)
-
-    assert governor.statistics().lost_tokens == 64
-
-
-def test_one_of_two_turns_of_an_agent_ends() -> None:
-    governor = make_governor(SmallFleet(w1=1000))
-    one, two = take(governor, "a", 400, 0.0), take(governor, "a", 420, 0.0, number=2)
-    governor.ended(one, make_end(), 1.0)
-
-    assert governor.table.agents[key("a")].phase == "running"
-    governor.ended(two, make_end(), 2.0)
-    assert governor.table.agents[key("a")].phase == "paused"
 
 
 @pytest.mark.parametrize(
@@ -348,26 +282,3 @@ def test_a_glance_at_the_caches_lasts_a_second() -> None:
     assert governor.passes(key("a"), 400, 0.5)
     governor.chosen(make_turn("a", 40), W1, 0.5)
     assert not governor.passes(key("b"), 400, 2.0)
-
-
-def test_a_pause_is_expected_while_it_lasts() -> None:
-    governor = make_governor(SmallFleet(w1=1000))
-    turn = take(governor, "a", 400, 0.0)
-    agent = governor.table.agents[key("a")]
-
-    assert governor.expect(agent, 1.0) is None
-    governor.ended(turn, make_end(), 1.0)
-    expected = governor.expect(agent, 1.0)
-    assert expected is not None
-    assert expected.p50_s < expected.p90_s
-
-
-def test_a_governor_that_is_not_shared_keeps_no_news() -> None:
-    governor = make_governor(SmallFleet(w1=1000))
-    governor.shared = False
-
-    turn = take(governor, "a", 700, 0.0)
-    governor.ended(turn, make_end(), 1.0)
-
-    assert governor.updates == {}
-    assert governor.table.find(turn.agent) is not None

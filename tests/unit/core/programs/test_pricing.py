@@ -8,7 +8,7 @@ def learned(pause_s: float = 1.0, turns: int = 100) -> Pace:
     pace = Pace()
     for _ in range(turns):
         pace.answered(W1, 0.1, 100, 2.0)
-        pace.returned(100, pause_s)
+        pace.returned(100, pause_s, pace.token_s)
     return pace
 
 
@@ -21,7 +21,7 @@ def test_a_cycle_is_the_answer_at_its_best_and_the_pause() -> None:
 
     for _ in range(100):
         pace.answered(W1, 5.0, 100, 50.0)
-        pace.returned(100, 1.0)
+        pace.returned(100, 1.0, pace.token_s)
 
     assert pace.cycle_s == pytest.approx(3.0, rel=0.15)
     assert pace.prefill_ms(W1, 9.0) == pytest.approx(0.1, rel=0.15)
@@ -30,7 +30,7 @@ def test_a_cycle_is_the_answer_at_its_best_and_the_pause() -> None:
 def test_hours_of_a_pause_count_little() -> None:
     pace = learned()
 
-    pace.returned(100, 1e9)
+    pace.returned(100, 1e9, pace.token_s)
 
     assert pace.cycle_s < 3.3
 

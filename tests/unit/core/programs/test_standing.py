@@ -84,7 +84,7 @@ def test_what_nobody_keeps_is_told_as_that(governor: Governor) -> None:
     assert seat is not None
 
     late = standing(governor, agent, seat.until_s + 1.0)
-    governor.removed(W1, seat.until_s + 2.0)
+    governor.removed(W1)
     gone = standing(governor, governor.table.agents[key("a")], seat.until_s + 3.0)
 
     assert late.why.endswith("nothing is kept for it, its cache may still be at w1")
@@ -93,7 +93,7 @@ def test_what_nobody_keeps_is_told_as_that(governor: Governor) -> None:
 
 def test_a_turn_held_at_a_sibling_waits_there(governor: Governor) -> None:
     other = make_governor(SmallFleet(w1=1000))
-    other.receive(key("b"), governor.updates[key("b")], 0.0)
+    other.receive(key("b"), governor.updates[key("b")].record(0.0), 0.0)
 
     assert standing(other, other.table.agents[key("b")], 1.0).why == "waits at another replica"
 

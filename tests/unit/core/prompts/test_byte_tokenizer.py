@@ -61,12 +61,6 @@ def test_each_turn_begins_with_the_tokens_of_the_one_before() -> None:
         assert longer[: len(shorter)] == shorter
 
 
-def test_an_answer_generated_byte_by_byte_is_a_prefix_of_the_next_turn() -> None:
-    generated = [*encode(USER), *b"ok"]
-
-    assert encode(USER, ANSWER, USER)[: len(generated)] == generated
-
-
 def test_open_and_truncated_messages_have_no_end() -> None:
     open_chat = encode(USER, ANSWER, continue_final_message=True)
     image = {"role": "user", "content": ["h", {"type": "image_url"}]}

@@ -156,13 +156,6 @@ def test_chats_that_differ_in_any_field_have_their_own_prompt() -> None:
     assert len(texts) == 4
 
 
-def test_tools_choose_the_template_made_for_them() -> None:
-    tokenizer = make(Characters(), {"default": "plain", "tool_use": "tools"})
-
-    assert text(tokenizer, chat()) == "plain"
-    assert text(tokenizer, chat(tools=[{"function": {"name": "f"}}])) == "tools"
-
-
 def test_a_model_without_template_takes_no_chats() -> None:
     tokenizer = make(Characters(), {"tool_use": "tools"})
 
@@ -204,16 +197,6 @@ def test_a_lone_surrogate_is_the_clients_error() -> None:
     for refused in (messages, [{**messages[0], "name": "ann"}]):
         with pytest.raises(RequestError, match="lone surrogate"):
             tokenizer.encode_chat(chat(messages=refused))
-
-
-def test_ids_and_lengths_are_judged_by_the_backend() -> None:
-    tokenizer = make(Characters(), {})
-
-    tokenizer.check_ids([0, 999])
-    with pytest.raises(RequestError, match="token id 1000"):
-        tokenizer.check_ids([1000])
-    assert tokenizer.inline_characters >= 100
-    assert tokenizer.inline_characters < 101
 
 
 def test_a_chat_seen_in_one_domain_is_rendered_and_tokenised_anew_in_another() -> None:
@@ -282,3 +265,13 @@ def test_a_lone_surrogate_in_a_part_is_the_clients_error() -> None:
 
     with pytest.raises(RequestError):
         tokenizer.encode_chat(of(parts("\ud800"), "x"))
+
+
+def test_ids_and_lengths_are_judged_by_the_backend() -> None:
+    tokenizer = make(Characters(), {})
+
+    tokenizer.check_ids([0, 999])
+    with pytest.raises(RequestError, match="token id 1000"):
+        tokenizer.check_ids([1000])
+    assert tokenizer.inline_characters >= 100
+    assert tokenizer.inline_characters < 101

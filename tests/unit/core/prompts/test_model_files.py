@@ -2,17 +2,12 @@ import pytest
 
 from kvmesh.core.prompts.model_files import (
     ConfiguredToken,
-    TokenizerConfig,
     model_vocab_size,
     parse_tokenizer_config,
 )
 from kvmesh.errors import ConfigError
 
 TOKEN = {"content": "<t>", "normalized": False, "special": True}
-
-
-def test_an_empty_configuration_changes_nothing() -> None:
-    assert parse_tokenizer_config({}, {}) == TokenizerConfig()
 
 
 def test_named_tokens_are_read_as_text_or_objects() -> None:

@@ -103,20 +103,6 @@ def test_what_was_not_learned_is_rendered(messages: list[str]) -> None:
     assert (plain.chats, plain.reason) == (0, "")
 
 
-def test_a_special_token_in_a_text_divides_it() -> None:
-    texts = Texts()
-
-    assert pack(make(texts=texts), "user:a<s>b <") == "<s>user:a<s>b <</s><s>assistant:"
-    assert texts.asked[-2:] == ["<s>user:a", "<s>b <"]
-
-
-def test_a_text_with_a_part_of_a_token_stays_whole() -> None:
-    texts = Texts()
-
-    assert pack(make(texts=texts), "user:a <b") == "<s>user:a <b</s><s>assistant:"
-    assert texts.asked[-1] == "<s>user:a <b"
-
-
 def test_usual_chats_of_known_forms_are_packed_at_once() -> None:
     plain = make()
 
@@ -214,28 +200,6 @@ def test_a_shape_that_alters_texts_is_found_by_probes() -> None:
 
     assert plain.reason == "user: a probe was rendered otherwise than expected"
     assert pack(plain, "user:a") is None
-
-
-@pytest.mark.parametrize(
-    ("source", "tokens"),
-    [
-        ("{% for m in messages %}{{ m.content }},{% endfor %}", ()),
-        ("{% for m in messages %}{{ m.content }},{% endfor %}", ("<s>", "x,")),
-        ("<s>{% for m in messages %}{{ m.content }},{% endfor %}", ("<s>", "<s>x<")),
-        ("<s>{% for m in messages %}{{ m.content }}{% endfor %}", ("<s>",)),
-    ],
-)
-def test_texts_that_no_token_keeps_apart_are_tokenised_together(
-    source: str, tokens: Sequence[str]
-) -> None:
-    texts = Texts()
-    plain = make(source, texts=texts, tokens=tokens)
-    last = "" if source.endswith("}}{% endfor %}") else ","
-
-    prompt = pack(plain, "user:one", "user:two")
-
-    assert prompt == f"{source[:3] if source[0] == '<' else ''}one{last}two{last}"
-    assert texts.asked[-1] == prompt
 
 
 @pytest.mark.parametrize(

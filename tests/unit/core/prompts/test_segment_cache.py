@@ -48,24 +48,6 @@ def test_only_new_segments_are_tokenised() -> None:
     assert cache.statistics().misses == 5
 
 
-def test_empty_text_has_no_segments() -> None:
-    encoder = Encoder()
-
-    assert SegmentCache([START], encoder, capacity=1000).encode("") == b""
-    assert SegmentCache([], encoder, capacity=1000).encode("") == b""
-    assert encoder.asked == []
-
-
-def test_a_longer_token_hides_the_atomic_token_in_it() -> None:
-    encoder = Encoder()
-    tokens = [START, AddedToken("x<|s|>", normalized=False, lstrip=True)]
-    cache = SegmentCache(tokens, encoder, capacity=1 << 20)
-
-    cache.encode("x<|s|>b<|s|>c")
-
-    assert encoder.asked == ["x<|s|>b", "<|s|>c"]
-
-
 @pytest.mark.parametrize(
     ("token", "atomic"),
     [
@@ -102,18 +84,6 @@ def test_the_cache_stays_within_its_budget_and_keeps_what_is_used(make: MakeCach
     assert CacheStatistics(*cache.figures()).entries < 40
 
 
-@each_cache
-def test_one_huge_entry_does_not_empty_the_cache(make: MakeCache) -> None:
-    cache = make(1000)
-    cache.put("small", b"1")
-
-    cache.put("huge", b"x" * 900)
-    cache.put("small", b"changed")
-
-    assert cache.get("huge") is None
-    assert cache.get("small") == b"1"
-
-
 @pytest.mark.parametrize(
     ("pieces", "wanted"),
     [
@@ -139,16 +109,6 @@ def test_literals_around_texts_are_cut_where_a_whole_text_would_be(
     assert cache.cut(pieces) == wanted
 
 
-@pytest.mark.parametrize(
-    ("token", "safe"), [("\n\n", True), ("\n<|s|>", False), ("<|s|>x", False), ("x<", False)]
-)
-def test_a_token_that_may_hide_another_on_a_border_forbids_the_cut(token: str, safe: bool) -> None:
-    other = AddedToken(token, normalized=False)
-    cache = SegmentCache([START, other], Encoder(), capacity=1 << 20)
-
-    assert (cache.cut(["<|s|>", Slot(0), "<|s|>\n", Slot(1), "\n<|s|>"]) is not None) is safe
-
-
 @pytest.mark.parametrize("other", ["\uff5c|", "\0|"])
 def test_a_token_that_the_compiled_core_does_not_look_for_cuts_texts_as_any_other(
     other: str,
@@ -161,3 +121,15 @@ def test_a_token_that_the_compiled_core_does_not_look_for_cuts_texts_as_any_othe
 
     assert encoder.asked == ["a", "<|s|>b é<|s|>", f"{other}c"]
     assert cache.encode("") == b""
+
+
+@each_cache
+def test_one_huge_entry_does_not_empty_the_cache(make: MakeCache) -> None:
+    cache = make(1000)
+    cache.put("small", b"1")
+
+    cache.put("huge", b"x" * 900)
+    cache.put("small", b"changed")
+
+    assert cache.get("huge") is None
+    assert cache.get("small") == b"1"

@@ -4,7 +4,6 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.adapters import DEFAULT_LOAD_MS
-from kvmesh.core.members.loads import MOST_TOKENS
 from kvmesh.core.members.worker_info import AdapterReport, LoadReport
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.scheduler import Scheduler
@@ -36,17 +35,6 @@ def test_an_idle_worker_that_holds_the_adapter_is_chosen(cost: str) -> None:
 
     assert [one.worker for one in decisions] == [W2, W2]
     assert decisions[1].chosen.adapter_ms == 0.0
-
-
-def test_a_request_without_an_adapter_pays_for_none_and_goes_the_quick_way() -> None:
-    scheduler, _ = make_scheduler(W1, W2)
-    reported(scheduler, W1, "poet")
-    reported(scheduler, W2)
-
-    decision = scheduler.schedule(make_request("r"), 0.0).record.decision
-
-    assert decision.chosen.adapter_ms == 0.0
-    assert len(decision.candidates) == 1
 
 
 def test_the_line_and_the_score_say_what_a_load_costs() -> None:
@@ -122,31 +110,6 @@ def test_a_load_behind_other_prefills_teaches_nothing() -> None:
     scheduler.first_token("bb", 9.0)
 
     assert scheduler.workers.adapters.load_ms == before
-
-
-def test_where_no_speed_is_known_a_load_is_worth_no_tokens() -> None:
-    assert load_tokens(100.0, 0.0) == 0
-    assert load_tokens(1e300, 1e-300) == MOST_TOKENS
-
-
-def test_an_answer_that_is_not_streamed_teaches_nothing_of_loads() -> None:
-    scheduler, _ = make_scheduler(W1)
-    reported(scheduler, W1)
-    scheduler.schedule(make_request("r", adapter="poet", streams=False), 0.0)
-
-    scheduler.first_token("r", 5.0)
-    scheduler.finish("r", 6.0)
-
-    assert scheduler.workers.adapters.load_ms == DEFAULT_LOAD_MS
-
-
-def test_a_worker_that_left_is_unknown_when_it_comes_back() -> None:
-    scheduler, _ = make_scheduler(W1)
-    reported(scheduler, W1, "poet")
-
-    scheduler.remove_worker(W1)
-
-    assert scheduler.workers.adapters.cold("poet", (W1,)) == {}
 
 
 def test_what_is_booked_is_what_of_the_prompt_is_not_cached() -> None:

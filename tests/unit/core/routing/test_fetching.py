@@ -275,16 +275,6 @@ def test_a_first_token_that_waited_for_others_teaches_nothing() -> None:
     assert scheduler.fetch_times.samples == 0
 
 
-def test_answers_that_are_not_streamed_teach_nothing() -> None:
-    fleet = Fleet(predict_ttl_s=0.0)
-    fleet.store(A, 96, tier=1)
-    fleet.scheduler.schedule(fleet.request("r1", pinned_worker=A, streams=False), 0.0)
-
-    fleet.scheduler.first_token("r1", 2.0)
-
-    assert fleet.scheduler.fetch_times.samples == 0
-
-
 def test_of_a_request_that_failed_only_the_device_is_believed() -> None:
     fleet = Fleet()
     fleet.store(A, 20)
@@ -326,29 +316,6 @@ def test_requests_that_nobody_ends_do_not_pile_up(monkeypatch: pytest.MonkeyPatc
         fleet.scheduler.schedule(fleet.request(f"r{number}", pinned_worker=A), 0.0)
 
     assert len(fleet.scheduler.fetches) == 8
-
-
-def test_a_worker_that_left_fetches_no_more() -> None:
-    fleet = Fleet(LMCACHE)
-    assert set(fleet.scheduler.workers.fetchers) == {A, B, C}
-
-    fleet.scheduler.remove_worker(A)
-    fleet.labels = frozenset()
-    fleet.describe(B)
-
-    assert set(fleet.scheduler.workers.fetchers) == {C}
-
-
-def test_nothing_is_pending_of_a_worker_that_left() -> None:
-    fleet = Fleet(LMCACHE)
-    fleet.store(A, 96)
-    fleet.occupy(A)
-    decision = fleet.scheduler.schedule(fleet.request(), 0.0).record.decision
-    assert decision.brought is not None
-
-    fleet.scheduler.remove_worker(decision.worker)
-
-    assert len(fleet.scheduler.fetches) == 0
 
 
 def test_nothing_is_pending_of_a_request_whose_booking_expired() -> None:

@@ -94,16 +94,6 @@ def test_nobody_overtakes_those_that_wait_already() -> None:
     assert [one.request_id for one in release(binding, 0.8)] == ["r2"]
 
 
-def test_without_a_bound_nothing_is_held() -> None:
-    binding, scheduler = make_binding(W1, max_backlog_ms=0.0)
-
-    assert not binding.bounded
-    assert all(isinstance(binding.ask(make_request(f"r{n}"), 0.0), Placed) for n in range(9))
-    scheduler.workers.thresholds = BusyThresholds(active_prefill_tokens=1)
-    with pytest.raises(NoWorkerError, match="busy"):
-        binding.ask(make_request("late"), 0.0)
-
-
 def test_what_is_held_goes_when_the_bound_is_lifted() -> None:
     binding, _ = make_binding(W1)
     binding.ask(make_request("r1"), 0.0)
@@ -168,44 +158,6 @@ def test_the_work_of_a_request_is_what_nobody_has_cached() -> None:
     assert [one.request_id for one in release(binding, 0.0)] == ["warm", "cold"]
 
 
-def test_the_least_bound_is_one_and_a_lifted_one_is_none() -> None:
-    binding, _ = make_binding(W1, max_backlog_ms=0.5)
-    assert binding.bounded is True
-
-    binding.change(AdmissionOptions(max_backlog_ms=0.0))
-
-    assert binding.bounded is False
-
-
-def test_tenants_take_turns_and_priorities_order_one_tenants_requests() -> None:
-    binding, scheduler = make_binding(W1, policy="priority", quantum_tokens=16_000)
-    binding.ask(make_request("r0"), 0.0)
-    for number, (tenant, priority) in enumerate([("a", 0), ("a", 5), ("b", 0)], start=1):
-        request = make_request(f"r{number}", family=number, tenant=tenant, priority=priority)
-        assert binding.ask(request, 0.0) is None
-
-    order: list[str] = []
-    for turn in range(3):
-        last = order[-1] if order else "r0"
-        scheduler.first_token(last, 0.8 + turn)
-        order += [one.request_id for one in release(binding, 0.8 + turn)]
-
-    assert order == ["r2", "r3", "r1"]
-
-
-def test_a_released_request_carries_every_candidate_when_it_is_traced() -> None:
-    binding, scheduler = make_binding(W1, W2)
-    for number in range(2):
-        binding.ask(make_request(f"r{number}", family=number), 0.0)
-    binding.ask(make_request("r3", family=3), 0.0)
-    scheduler.first_token("r0", 0.8)
-
-    [released] = binding.release(0.8, lambda: True)
-
-    assert isinstance(released.verdict, Placed)
-    assert len(released.verdict.record.decision.candidates) == 2
-
-
 def test_whoever_waits_too_long_or_leaves_is_forgotten() -> None:
     binding, scheduler = make_binding(W1, max_wait_s=1.0)
     binding.ask(make_request("r1"), 0.0)
@@ -229,21 +181,6 @@ def released_ids(binding: LateBinding, now: float) -> list[str]:
     return [one.request_id for one in release(binding, now)]
 
 
-def test_the_longest_prefix_goes_first_where_shares_are_by_locality() -> None:
-    binding, _ = make_binding(W1, fairness="locality")
-    binding.ask(make_request("r1"), 0.0)
-    ask_held(
-        binding,
-        make_request("cold", 400, family=1, tenant="a"),
-        make_request("warm", 500, tenant="b"),
-    )
-
-    binding.change(AdmissionOptions(max_backlog_ms=0.0, fairness="locality"))
-
-    assert released_ids(binding, 0.0) == ["warm", "cold"]
-    assert not binding.waiting
-
-
 def test_a_tenant_is_charged_for_what_its_worker_computes_and_generates() -> None:
     binding, scheduler = make_binding(W1, fairness="locality")
     ledger = scheduler.ledger
@@ -262,24 +199,6 @@ def test_a_tenant_is_charged_for_what_its_worker_computes_and_generates() -> Non
     assert ledger.shares(1)[0].service == 16_100 + 16 + 2 * 100
     binding.settle("a", 10**6, MOST_RESERVED + 5)
     assert ledger.shares(1)[0].service == 16_100 + 16 + 2 * 105
-
-
-@pytest.mark.parametrize("fairness", ["tokens", "locality"])
-def test_whoever_goes_is_charged_whichever_way_tenants_share(fairness: str) -> None:
-    binding, scheduler = make_binding(W1, fairness=fairness)
-    binding.ask(make_request("r1", tenant="a"), 0.0)
-    ask_held(binding, make_request("r2", family=1, tenant="a"))
-    scheduler.workers.membership.remove(W1)
-    assert isinstance(release(binding, 0.1)[0].verdict, NoWorkerError)
-    assert scheduler.ledger.shares(1)[0].service == 16_000
-    scheduler.workers.membership.add(W2, 0.2)
-    binding.ask(make_request("r3", family=3, tenant="a"), 0.2)
-    ask_held(binding, make_request("r4", family=4, tenant="a"))
-    scheduler.first_token("r3", 1.2)
-
-    assert released_ids(binding, 1.2) == ["r4"]
-
-    assert scheduler.ledger.shares(1)[0].service == 48_000
 
 
 def test_the_prompt_that_another_worker_prefills_is_charged_where_it_is_decoded() -> None:
@@ -332,17 +251,6 @@ def test_a_tenant_with_a_deficit_is_placed_anywhere_before_one_without_goes_ahea
         free.record.worker
     }
     assert "near" in places
-
-
-def test_a_request_that_may_go_to_no_worker_with_room_waits_on() -> None:
-    binding, scheduler = make_binding(W1, W2, fairness="locality")
-    for number, worker in enumerate((W1, W2)):
-        binding.ask(make_request(f"h{number}", family=number, pinned_worker=worker), 0.0)
-    ask_held(binding, make_request("pinned", family=2, pinned_worker=W1, tenant="a"))
-    scheduler.first_token("h1", 0.1)
-
-    assert release(binding, 0.1) == []
-    assert "pinned" in binding.waiting
 
 
 def test_a_new_request_gives_way_to_who_waits_at_a_sibling() -> None:

@@ -6,7 +6,7 @@ from kvmesh._native import ActiveSequences
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.members.loads import Demand, new_sequences, new_speeds
-from kvmesh.core.members.membership import Change, ChangeKind, Membership
+from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.outcomes import SERVED, Attempt, Verdict, failed_attempt, status_attempt
 from kvmesh.core.members.worker_info import BusyThresholds, LoadReport, Trust, WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest
@@ -25,16 +25,6 @@ def make_registry(*workers: WorkerId) -> tuple[WorkerRegistry, ActiveSequences]:
 
 def make_request(**wishes: object) -> RouteRequest:
     return RouteRequest("r1", BlockHashes.of([], 16), 100, **wishes)  # type: ignore[arg-type]  # any wish
-
-
-def test_all_living_workers_may_take_a_request_without_wishes() -> None:
-    registry, _ = make_registry(W2, W1)
-
-    names = registry.eligible(make_request(), 0.0)
-
-    assert names == (W1, W2)
-    assert registry.everyone(0.0) is names
-    assert registry.eligible(make_request(model="any"), 1.0) is names
 
 
 def test_workers_are_filtered_by_model_where_they_name_models() -> None:
@@ -71,16 +61,6 @@ def test_requests_for_ever_new_models_do_not_fill_the_memory() -> None:
         assert registry.eligible(make_request(model=f"m{number}"), 0.0) == (W2,)
 
     assert len(registry._serving) <= 64
-
-
-def test_a_model_nobody_serves_is_not_remembered() -> None:
-    registry, _ = make_registry(W1)
-    registry.describe(W1, WorkerInfo(models=("a",)))
-
-    with pytest.raises(NoWorkerError, match="w1: does not serve 'b'"):
-        registry.eligible(make_request(model="b"), 0.0)
-
-    assert registry._serving == {}
 
 
 def test_no_worker_is_an_error_with_a_reason_for_each() -> None:
@@ -153,27 +133,6 @@ def test_a_worker_that_left_or_may_not_have_been_heard_yet_may_come_back() -> No
     assert is_unknown(never, 3.5)
 
 
-def test_where_nobody_was_ever_heard_no_worker_is_unknown() -> None:
-    registry, _ = make_registry()
-
-    with pytest.raises(NoWorkerError) as caught:
-        registry.eligible(make_request(pinned_worker=W1), 60.0)
-
-    assert not caught.value.unknown_worker
-
-
-def test_when_all_have_left_a_worker_that_was_never_there_is_still_unknown() -> None:
-    registry, _ = make_registry(W1)
-    registry.describe(W1, WorkerInfo())
-    registry.remove(W1)
-    registry.membership.remove(W1)
-
-    with pytest.raises(NoWorkerError, match="does not exist; known are: none") as caught:
-        registry.eligible(make_request(pinned_worker=W2), 60.0)
-
-    assert caught.value.unknown_worker
-
-
 def test_a_request_that_only_its_own_wishes_leave_without_a_worker_says_so() -> None:
     registry, _ = make_registry(W1, W2)
     empty, _ = make_registry()
@@ -210,16 +169,6 @@ def test_labels_are_asked_for_and_taints_tolerated() -> None:
         registry.eligible(make_request(labels=frozenset(["zone:b"])), 0.0)
 
     registry.describe(W2, WorkerInfo())
-    assert registry.eligible(make_request(), 0.0) is registry.everyone(0.0)
-
-
-def test_a_tainted_worker_that_left_taints_nothing() -> None:
-    registry, _ = make_registry(W1, W2)
-    registry.describe(W2, WorkerInfo(taints=frozenset(["batch"])))
-
-    registry.remove(W2)
-    registry.membership.remove(W2)
-
     assert registry.eligible(make_request(), 0.0) is registry.everyone(0.0)
 
 
@@ -396,19 +345,6 @@ def test_a_model_nobody_serves_is_unknown_only_when_all_say_what_they_serve() ->
     assert not pinned.value.unknown_model
 
 
-def test_a_model_whose_workers_left_is_away_and_not_unknown() -> None:
-    registry, _ = make_registry(W1, W2)
-    registry.describe(W1, WorkerInfo(models=("a",)))
-    registry.describe(W2, WorkerInfo(models=("b",)))
-    registry.remove(W2)
-    registry.membership.remove(W2)
-
-    with pytest.raises(NoWorkerError) as caught:
-        registry.eligible(make_request(model="b"), 0.0)
-
-    assert not caught.value.unknown_model
-
-
 def test_models_of_workers_that_left_do_not_fill_the_memory() -> None:
     registry, _ = make_registry(W1)
     registry.describe(W1, WorkerInfo(models=("a",)))
@@ -475,16 +411,6 @@ def test_the_end_of_a_request_at_a_worker_that_left_is_nobodys() -> None:
     assert W1 not in registry.known
 
 
-def test_a_restart_ends_the_price() -> None:
-    registry, _ = make_registry(W1)
-    registry.note(W1, ERROR, 0.0)
-
-    registry.membership.observe(W1, 1, 0.5)
-    registry.settle_prices(1.0)
-
-    assert price(registry, W1) == (0.0, 0.0)
-
-
 def test_forgiven_requests_cost_their_workers_nothing() -> None:
     registry, _ = make_registry(W1, W2)
     registry.note(W1, ERROR, 0.0, "poison")
@@ -495,15 +421,6 @@ def test_forgiven_requests_cost_their_workers_nothing() -> None:
 
     assert price(registry, W1) == (0.0, 0.0)
     assert price(registry, W2)[0] > 0.3
-
-
-def test_who_fails_too_often_may_take_nothing_and_the_change_is_told() -> None:
-    registry, _ = make_registry(W1, W2)
-
-    changes = [registry.note(W1, ERROR, 0.1 * number) for number in range(3)]
-
-    assert changes == [None, None, Change(ChangeKind.SUSPECTED, W1, 0)]
-    assert registry.eligible(make_request(), 0.5) == (W2,)
 
 
 def test_to_try_who_failed_is_better_than_to_reject() -> None:
@@ -524,15 +441,6 @@ def test_to_try_who_failed_is_better_than_to_reject() -> None:
     with pytest.raises(NoWorkerError) as caught:
         registry.eligible(make_request(model="llama"), 0.0)
     assert caught.value.busy, "who is well will have room again"
-
-
-def test_who_is_not_there_is_no_last_resort() -> None:
-    registry, _ = make_registry(W1, W2)
-    registry.membership.health.asks = True
-    registry.note(W1, failed_attempt("refused"), 0.0)
-
-    with pytest.raises(NoWorkerError, match="w1: does not answer"):
-        registry.eligible(make_request(excluded=frozenset([W2])), 0.0)
 
 
 def test_workers_left_out_of_a_request_are_told_with_the_reason_of_each() -> None:
@@ -571,13 +479,3 @@ def test_a_worker_for_whole_requests_is_expected_where_one_is_or_left_or_may_not
     expected.append(registry.expects_whole())
 
     assert expected == [False, True, False, True, False, True]
-
-
-def test_a_registry_remembers_that_it_met_workers_though_all_are_gone() -> None:
-    registry, _ = make_registry()
-    assert not registry.met_any
-
-    registry.describe(W1, WorkerInfo())
-    registry.remove(W1)
-
-    assert registry.met_any

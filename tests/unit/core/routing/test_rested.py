@@ -120,16 +120,3 @@ def test_a_formula_without_a_margin_draws_whoever_rested() -> None:
     }
 
     assert drawn == set(NAMES)
-
-
-def test_of_those_that_hold_a_whole_prompt_one_is_drawn() -> None:
-    chosen: Counter[WorkerId] = Counter()
-    for seed in range(40):
-        scheduler, index = make_scheduler(seed)
-        for worker in NAMES[:2]:
-            index.store(worker, ROOT, pack_hashes(list(range(1, BLOCKS + 1))))
-        chosen[
-            scheduler.schedule(make_request("r", range(1, BLOCKS + 1)), 0.0).record.decision.worker
-        ] += 1
-
-    assert chosen.keys() == set(NAMES[:2])

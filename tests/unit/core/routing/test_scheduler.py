@@ -26,7 +26,6 @@ from kvmesh.core.members.outcomes import (
     SERVED,
     UNKNOWN,
     Attempt,
-    Verdict,
     failed_attempt,
     status_attempt,
 )
@@ -99,38 +98,6 @@ def test_slower_memory_is_worth_less_than_the_device_and_more_than_nothing() -> 
     assert uncached == {W1: 6 * 16, W2: 4 * 16, W3: 8 * 16}
 
 
-def test_what_another_worker_prefills_goes_by_load_alone() -> None:
-    scheduler, index = make_scheduler(W1, W2)
-    store(index, W1, 8)
-    scheduler.schedule(make_request("r1"), 0.0)
-
-    decision = scheduler.schedule(make_request("r2", prefilled=True), 0.0).record.decision
-
-    assert decision.worker == W2
-    assert decision.chosen.uncached_tokens == scheduler.sequences.loads(W2).prefill_tokens == 0
-
-
-def test_weights_of_memory_may_be_set() -> None:
-    scheduler, index = make_scheduler(W1, W2, tier_weights=(1.0, 0.0))
-    store(index, W1, 1)
-    index.store(W2, ROOT, pack_hashes(list(range(1, 9))), tier=1)
-
-    assert scheduler.schedule(make_request("r1"), 0.0).record.decision.worker == W1
-
-
-def test_a_loaded_holder_loses_to_an_idle_worker() -> None:
-    scheduler, index = make_scheduler(W1, W2)
-    store(index, W1, 5)
-
-    chosen = [
-        scheduler.schedule(make_request(f"r{number}"), 0.0).record.decision.worker
-        for number in range(8)
-    ]
-
-    assert chosen[0] == W1
-    assert W2 in chosen
-
-
 def test_every_cost_is_served_and_explained() -> None:
     scheduler, index = make_scheduler()
     store(index, W2, 8)
@@ -178,18 +145,6 @@ def test_blind_modes_can_be_explained_with_all_candidates(mode: RouterMode) -> N
     assert len(scheduler.explain(make_request("x"), 0.0).candidates) == 4
 
 
-def test_a_session_means_nothing_where_sessions_are_not_kept() -> None:
-    scheduler, _ = make_scheduler()
-
-    decisions = [
-        scheduler.schedule(make_request(f"r{n}", session="s"), 0.0).record.decision
-        for n in range(2)
-    ]
-
-    assert not any(decision.kept for decision in decisions)
-    assert not scheduler.explain(make_request("x", session="s"), 0.0).kept
-
-
 def test_a_decision_knows_the_formula_of_weighed_workers_only() -> None:
     scheduler, _ = make_scheduler(cost="prefill-decode")
 
@@ -201,26 +156,6 @@ def test_a_decision_knows_the_formula_of_weighed_workers_only() -> None:
     )
     with pytest.raises(KeyError):
         decision.formula_line(W1)
-
-
-def test_tracing_weighs_every_candidate() -> None:
-    scheduler, _ = make_scheduler()
-    assert len(scheduler.schedule(make_request("r0"), 0.0).record.decision.candidates) == 1
-
-    scheduler.trace = True
-
-    assert len(scheduler.schedule(make_request("r1"), 0.0).record.decision.candidates) == 4
-
-
-def test_the_same_seed_decides_the_same() -> None:
-    def decide(seed: int) -> list[WorkerId]:
-        scheduler, _ = make_scheduler(seed=seed, temperature=0.3)
-        return [
-            scheduler.schedule(make_request(f"r{n}"), 0.0).record.decision.worker for n in range(30)
-        ]
-
-    assert decide(1) == decide(1)
-    assert decide(1) != decide(2)
 
 
 def test_temperature_spreads_and_may_be_overridden() -> None:
@@ -246,21 +181,6 @@ def test_equal_costs_go_to_the_smallest_tree_when_asked() -> None:
     request = make_request("r1", family=1)
 
     assert scheduler.schedule(request, 0.0).record.decision.worker == W2
-
-
-def test_round_robin_takes_turns_whoever_comes_and_goes() -> None:
-    scheduler, _ = make_scheduler(mode="round-robin")
-    workers = [
-        scheduler.schedule(make_request(f"a{n}"), 0.0).record.decision.worker for n in range(5)
-    ]
-    assert workers == [W1, W2, W3, W4, W1]
-
-    scheduler.explain(make_request("x"), 0.0)
-    scheduler.workers.membership.remove(W2)
-
-    assert [
-        scheduler.schedule(make_request(f"b{n}"), 0.0).record.decision.worker for n in range(3)
-    ] == [W3, W4, W1]
 
 
 @pytest.mark.parametrize("mode", ["random", "power-of-two", "round-robin", "least-loaded"])
@@ -299,30 +219,6 @@ def test_mode_direct_obeys_the_named_worker() -> None:
             scheduler.schedule(make_request("r2"), 0.0)
         assert reported.value.unnamed
         assert scheduler.statistics().refused == refused
-
-
-def test_a_retry_leaves_out_who_failed_and_counts_once() -> None:
-    scheduler, _ = make_scheduler(W1, W2)
-    first = scheduler.schedule(make_request("r1"), 0.0).record.decision
-    scheduler.finish("r1", 0.0, CUT)
-
-    again = scheduler.schedule(
-        make_request("r1", excluded=frozenset([first.worker])), 0.0
-    ).record.decision
-
-    assert again.worker != first.worker
-    assert scheduler.sequences.statistics().active_requests == 1
-
-
-def test_a_worker_on_trial_gets_one_request() -> None:
-    scheduler, _ = make_scheduler(W1, W2, mode="round-robin")
-    scheduler.workers.note(W1, CUT, 0.0)
-
-    chosen = Counter(
-        scheduler.schedule(make_request(f"r{n}"), 2.0).record.decision.worker for n in range(6)
-    )
-
-    assert chosen == {W1: 1, W2: 5}
 
 
 def test_an_unknown_cost_or_weight_is_refused() -> None:
@@ -430,24 +326,6 @@ def test_siblings_meet_before_any_event_came() -> None:
     assert overlaps(routed=False) == [0, 0, 0]
 
 
-@pytest.mark.parametrize("without_events", ["approximate request", "distrusted worker"])
-def test_a_choice_that_no_event_will_confirm_is_believed_for_longer(without_events: str) -> None:
-    scheduler, _ = make_scheduler(W1, routed=True, predict_ttl_s=5.0, approx_ttl_s=120.0)
-    scheduler.schedule(make_request("confirmed"), 0.0)
-    if without_events == "distrusted worker":
-        scheduler.workers.describe(W1, WorkerInfo(trust=Trust.APPROX))
-    approximate = without_events == "approximate request"
-    scheduler.schedule(make_request("r1", family=1, approximate=approximate), 0.0)
-
-    found = [
-        scheduler.explain(make_request("x", family=family), now).overlap_blocks
-        for now in (4.0, 60.0, 121.0)
-        for family in (0, 1)
-    ]
-
-    assert found == [10, 10, 0, 10, 0, 0]
-
-
 @pytest.mark.parametrize("routed", [True, False])
 def test_peers_are_told_the_prompt_only_where_it_counts_as_cached(routed: bool) -> None:
     scheduler, _ = make_scheduler(W1, routed=routed)
@@ -461,29 +339,6 @@ def test_peers_are_told_the_prompt_only_where_it_counts_as_cached(routed: bool) 
     assert not isinstance(known, bytes)
     assert (known and list(known.upto(9))) == (list(request.hashes.upto(9)) if routed else None)
     assert booking.expected_blocks == 3
-
-
-def test_a_distrusted_workers_events_do_not_count() -> None:
-    scheduler, index = make_scheduler(W1, W2)
-    store(index, W1, 10)
-    scheduler.workers.describe(W1, WorkerInfo(trust=Trust.DEGRADED))
-
-    decision = scheduler.explain(make_request("r1"), 0.0)
-
-    assert {one.worker: one.overlap_blocks for one in decision.candidates} == {W1: 0, W2: 0}
-
-
-def test_the_weight_of_the_overlap_may_be_overridden() -> None:
-    scheduler, index = make_scheduler(W1, W2, cost="prefill-decode")
-    store(index, W1, 10)
-    for number in range(3):
-        scheduler.schedule(make_request(f"r{number}", 3, number + 1, pinned_worker=W1), 0.0)
-        scheduler.first_token(f"r{number}", 0.0)
-
-    assert scheduler.explain(make_request("x"), 0.0).worker == W1
-    light = make_request("y", overlap_score_weight=0.0)
-    assert scheduler.schedule(light, 0.0).record.decision.worker == W2
-    assert scheduler.explain(make_request("z", overlap_score_weight=50.0), 0.0).worker == W1
 
 
 def test_shared_blocks_of_running_requests_are_counted_once() -> None:
@@ -518,47 +373,6 @@ def test_speeds_are_learned_from_what_requests_show() -> None:
     assert report.residence_ms == pytest.approx(2000.0)
     assert report.output_tokens == pytest.approx(17.0)
     assert scheduler.lengths.statistics().answers == 0
-
-
-def test_what_a_request_shows_is_learned_of_its_worker_alone() -> None:
-    scheduler, _ = make_scheduler(W1, W2)
-    for worker, slower in ((W1, 1), (W2, 4)):
-        for number in range(2):
-            name = f"{worker} {number}"
-            scheduler.schedule(make_request(name, 100, pinned_worker=worker), 10.0 * number)
-            scheduler.first_token(name, 10.0 * number + 0.5)
-            scheduler.grow(name, 16, 10.0 * number + 0.5 + 0.32 * slower)
-            scheduler.finish(name, 10.0 * number + 2.0 * slower)
-
-    first, second = speed_report(scheduler.speeds, W1), speed_report(scheduler.speeds, W2)
-
-    assert first.prefill_evidence_tokens == second.prefill_evidence_tokens > 0
-    assert first.ms_per_output_token == pytest.approx(20.0)
-    assert second.ms_per_output_token == pytest.approx(80.0)
-    assert (first.residence_ms, second.residence_ms) == pytest.approx((2000.0, 8000.0))
-
-
-def test_an_engine_that_tells_its_speed_is_believed() -> None:
-    scheduler, _ = make_scheduler(W1, W2)
-
-    scheduler.workers.report(W1, LoadReport(prefilled_tokens=60_000, prefill_busy_us=60_000_000))
-
-    assert speed_report(scheduler.speeds, W1).prefill_evidence_tokens == 60_000
-    assert speed_report(scheduler.speeds, W2).prefill_evidence_tokens == 0
-    decision = scheduler.explain(make_request("x", 100, pinned_worker=W1), 0.0)
-    assert decision.chosen.ms_per_token == pytest.approx(1.0, rel=0.01)
-
-
-def test_attempts_that_failed_teach_no_residence() -> None:
-    scheduler, _ = make_scheduler(W1)
-    for number in range(20):
-        scheduler.schedule(make_request(f"r{number}"), float(number))
-        scheduler.finish(f"r{number}", number + 0.001)
-    assert scheduler.speeds.residence_ms(W1) == 0.0
-
-    scheduler.schedule(make_request("whole", streams=False), 50.0)
-    scheduler.finish("whole", 53.0)
-    assert scheduler.speeds.residence_ms(W1) == pytest.approx(3000.0)
 
 
 def test_a_worker_short_of_memory_costs_its_waiting_time() -> None:
@@ -644,14 +458,6 @@ def test_what_an_engine_prefills_late_is_believed_cached_from_the_next_end_of_a_
     assert scheduler.explain(make_request("b", family=2), 0.2).overlap_blocks == 10
 
 
-def test_an_engine_that_caches_at_once_shares_within_a_batch() -> None:
-    scheduler, _ = make_scheduler(W1, routed=True)
-    scheduler.schedule(make_request("runs", family=1), 0.0)
-    scheduler.schedule(make_request("waits", family=2), 0.0)
-
-    assert scheduler.explain(make_request("b", family=2), 0.1).overlap_blocks == 10
-
-
 def test_a_late_prompt_that_was_not_served_is_never_believed() -> None:
     scheduler, _ = make_scheduler(W1, routed=True)
     scheduler.workers.describe(W1, WorkerInfo(caches_late=True))
@@ -663,59 +469,6 @@ def test_a_late_prompt_that_was_not_served_is_never_believed() -> None:
 
     assert scheduler.explain(make_request("b", family=2), 0.2).overlap_blocks == 0
     assert scheduler.late.waiting == {}
-
-
-def test_answers_without_a_first_token_end_prefills_of_late_prompts_too() -> None:
-    scheduler, _ = make_scheduler(W1, routed=True)
-    scheduler.workers.describe(W1, WorkerInfo(caches_late=True))
-    for number in range(3):
-        scheduler.schedule(make_request(f"r{number}", family=number, streams=False), 0.0)
-
-    scheduler.finish("r1", 0.1)
-
-    for family in (1, 2):
-        asked = make_request("b", family=family)
-        assert scheduler.explain(asked, 0.2).overlap_blocks == 10
-    assert scheduler.late.waiting == {}
-
-
-def test_a_late_worker_that_left_keeps_nothing_back() -> None:
-    scheduler, _ = make_scheduler(W1, W2, routed=True)
-    scheduler.workers.describe(W1, WorkerInfo(caches_late=True))
-    for number in range(2):
-        scheduler.schedule(make_request(f"r{number}", family=number, pinned_worker=W1), 0.0)
-
-    scheduler.remove_worker(W1)
-
-    assert (scheduler.late.waiting, scheduler.workers.late) == ({}, set())
-
-
-def test_an_expected_output_counts_up_to_four_times_the_usual() -> None:
-    scheduler, _ = make_scheduler(W1)
-    scheduler.workers.describe(W1, WorkerInfo(total_blocks=100))
-    scheduler.schedule(make_request("old", family=1), 0.0)
-    scheduler.first_token("old", 0.5)
-    scheduler.grow("old", 32, 1.0)
-    scheduler.finish("old", 10.0)
-
-    decision = scheduler.explain(make_request("r", 92, expected_output_tokens=100_000), 10.0)
-
-    assert decision.chosen.memory_wait_ms == pytest.approx((100 / 100 - 0.95) * 10_000)
-
-
-def test_holding_waits_for_the_predicted_backlog() -> None:
-    scheduler, _ = make_scheduler(W1)
-    scheduler.schedule(make_request("r1", 1000), 0.0)
-
-    assert scheduler.schedule_within(make_request("r2"), 0.0, max_backlog_ms=200.0) is None
-    assert scheduler.sequences.bookings.get("r2") is None
-    scheduler.first_token("r1", 1.0)
-    decision = scheduler.schedule_within(make_request("r2"), 1.0, max_backlog_ms=200.0)
-    assert decision is not None
-    assert scheduler.sequences.bookings.get("r2") is not None
-    backlog_ms = scheduler.explain(make_request("r3"), 1.0).chosen.wait_ms
-    assert backlog_ms > 0.0
-    assert scheduler.schedule_within(make_request("r3"), 1.0, max_backlog_ms=backlog_ms)
 
 
 def test_a_removed_worker_is_gone_everywhere() -> None:
@@ -751,31 +504,6 @@ def test_statistics_count_decisions_and_blocks() -> None:
     assert (statistics.overlap_blocks, statistics.request_blocks) == (8, 20)
 
 
-def test_peers_bookings_weigh_like_our_own() -> None:
-    scheduler, _ = make_scheduler(W1, W2)
-
-    scheduler.sequences.add("p1", W1, Demand(1600, 1600), 0.0, owner="router-b")
-
-    assert scheduler.schedule(make_request("r1"), 0.0).record.decision.worker == W2
-
-
-def test_equally_good_workers_are_chosen_by_the_first_block_nobody_holds() -> None:
-    chosen: dict[int, set[WorkerId]] = {}
-
-    for family in range(20):
-        for seed in (1, 2, 3):
-            for whole in (False, True):
-                scheduler, _ = make_scheduler(W1, W2, W3, seed=seed)
-                scheduler.trace = whole
-                decision = scheduler.schedule(
-                    make_request("x", 4, family=family), 0.0
-                ).record.decision
-                chosen.setdefault(family, set()).add(decision.worker)
-
-    assert all(len(workers) == 1 for workers in chosen.values())
-    assert set.union(*chosen.values()) == {W1, W2, W3}
-
-
 def find_homes(family: int, seed: int) -> list[WorkerId]:
     """Return the workers that a hot prefix gets, in order, one replica deciding alone.
 
@@ -807,16 +535,6 @@ def test_replicas_send_a_hot_prefix_to_the_same_next_worker_when_its_homes_are_o
     assert len(orders) > 10
 
 
-def test_a_formula_without_a_margin_draws_among_equals() -> None:
-    chosen: set[WorkerId] = set()
-
-    for seed in range(20):
-        scheduler, _ = make_scheduler(W1, W2, W3, seed=seed, cost="prefill-decode")
-        chosen.add(scheduler.schedule(make_request("x", 4), 0.0).record.decision.worker)
-
-    assert chosen == {W1, W2, W3}
-
-
 def test_no_number_that_a_client_or_an_engine_may_claim_is_too_large() -> None:
     scheduler, _ = make_scheduler(W1, W2)
     beyond = 1 << 80
@@ -844,34 +562,6 @@ def test_a_prompt_that_was_not_served_is_not_believed_cached(attempt: Attempt) -
 
     assert scheduler.explain(make_request("r2"), 0.2).best_overlap_blocks == 3
     assert scheduler.speeds.residence_ms(W1) == 0.0
-
-
-def test_a_prompt_that_was_served_is_believed_cached() -> None:
-    scheduler, _ = make_scheduler(W1, W2, routed=True)
-    scheduler.schedule(make_request("r1", pinned_worker=W1), 0.0)
-    scheduler.first_token("r1", 0.05)
-
-    scheduler.finish("r1", 0.1)
-
-    assert scheduler.explain(make_request("r2"), 0.2).best_overlap_blocks == 10
-    assert scheduler.speeds.residence_ms(W1) == pytest.approx(100.0)
-
-
-@pytest.mark.parametrize("token", [True, False])
-def test_what_one_request_revoked_is_believed_again_once_another_was_served(token: bool) -> None:
-    scheduler, _ = make_scheduler(W1, W2, routed=True)
-    scheduler.workers.describe(W1, WorkerInfo(trust=Trust.APPROX))
-    for name in ("failed", "served"):
-        scheduler.schedule(make_request(name, pinned_worker=W1, streams=token), 0.0)
-    scheduler.finish("failed", 0.1, UNKNOWN)
-    assert scheduler.explain(make_request("x"), 0.1).best_overlap_blocks == 0
-
-    if token:
-        scheduler.first_token("served", 0.2)
-        assert scheduler.explain(make_request("x"), 0.2).best_overlap_blocks == 10
-    scheduler.finish("served", 0.3)
-
-    assert scheduler.explain(make_request("x"), 0.3).best_overlap_blocks == 10
 
 
 def test_a_prompt_is_believed_cached_from_its_service_on() -> None:
@@ -907,41 +597,6 @@ def test_prompts_that_are_never_served_leave_nothing_to_search() -> None:
         scheduler.finish(name, 0.1, status_attempt(400) if number % 2 else UNKNOWN)
 
     assert routed.statistics().entries == 0
-
-
-def test_without_expectations_there_is_nothing_to_take_back() -> None:
-    scheduler, _ = make_scheduler(W1, W2)
-    scheduler.schedule(make_request("r1", pinned_worker=W1), 0.0)
-
-    scheduler.finish("r1", 0.1, CUT)
-    scheduler.finish("r1", 0.1, CUT)
-
-    assert scheduler.workers.membership.health.recent(W1) == (1, 1), "an end counts once"
-
-
-def test_a_request_that_is_to_blame_leaves_no_worker_out() -> None:
-    scheduler, _ = make_scheduler(W1, W2, W3)
-    scheduler.schedule(make_request("r1", pinned_worker=W1), 0.0)
-    scheduler.finish("r1", 0.1, CUT)
-    assert scheduler.workers.everyone(0.1) == (W2, W3)
-
-    scheduler.schedule(make_request("r1", pinned_worker=W2), 0.1)
-    scheduler.finish("r1", 0.2, Attempt(Verdict.PROMPT, "cut"))
-
-    assert scheduler.workers.everyone(0.2) == (W1, W2, W3)
-    assert scheduler.workers.state(W1).failure_share == 0.0
-
-
-def test_a_first_token_ends_a_trial_well() -> None:
-    scheduler, _ = make_scheduler(W1, W2)
-    scheduler.workers.note(W1, CUT, 0.0)
-    assert scheduler.workers.everyone(1.0) == (W1, W2)
-    scheduler.schedule(make_request("r1", pinned_worker=W1), 1.0)
-    assert scheduler.workers.everyone(1.1) == (W2,)
-
-    scheduler.first_token("r1", 1.2)
-
-    assert scheduler.workers.everyone(1.2) == (W1, W2)
 
 
 @pytest.mark.parametrize("cost", sorted(COSTS))
@@ -980,19 +635,6 @@ def test_answers_that_are_not_streamed_grow_at_the_pace_that_streams_show() -> N
     assert booking is not None
     # Nobody saw that output: it teaches nothing.
     assert booking.output_tokens == 0
-
-
-def test_what_was_learned_of_whole_answers_goes_with_the_worker() -> None:
-    scheduler, _ = make_scheduler(W1, W2)
-    for _ in range(4):
-        scheduler.speeds.answered(W1, 1, 9.0)
-        scheduler.speeds.answered(W2, 1, 0.5)
-    before = scheduler.speeds.prefill_ratio(W1).slow_ms
-
-    scheduler.remove_worker(W1)
-
-    assert before == 7500.0
-    assert scheduler.speeds.prefill_ratio(W1).slow_ms == 0.0
 
 
 LONG_BLOCKS = 2048
@@ -1061,29 +703,6 @@ def test_a_request_with_a_policy_of_its_own_is_in_no_arm(wish: dict[str, Any]) -
     assert scheduler.schedule(make_request("r1", **wish), 0.0).record.decision.arm is None
 
 
-def test_a_conversation_keeps_its_arm_and_asking_changes_nothing() -> None:
-    scheduler, arms = on_trial(0.5)
-    turn = [make_request(f"r{number}", blocks=10 + number) for number in range(8)]
-
-    explained = scheduler.explain(turn[0], 0.0)
-    found = [scheduler.schedule(one, 0.0).record.decision.arm for one in turn]
-
-    assert found == [explained.arm] * 8
-    assert explained.arm is not None
-    assert scheduler.policy == arms.baseline.policy
-
-
-def test_another_policy_counts_at_once_and_no_arm_is_named() -> None:
-    scheduler, _ = make_scheduler()
-
-    scheduler.follow(CANDIDATE, None)
-    decision = scheduler.schedule(make_request("r1"), 0.0).record.decision
-
-    assert (decision.policy, decision.weights, decision.arm) == (
-        "prefill-decode", CANDIDATE.weights, None
-    )  # fmt: skip
-
-
 def test_a_formula_that_is_off_is_asked_again_when_it_is_chosen_anew() -> None:
     scheduler, formulas = own_scheduler()
     (own,) = formulas.own()
@@ -1124,3 +743,58 @@ def test_a_formula_that_looks_at_the_fleet_is_kept_with_all_that_it_saw() -> Non
 
     assert len(decision.candidates) == decision.considered > 1
     assert decision.fleet == survey(decision.candidates, decision.weights)
+
+
+def test_a_loaded_holder_loses_to_an_idle_worker() -> None:
+    scheduler, index = make_scheduler(W1, W2)
+    store(index, W1, 5)
+
+    chosen = [
+        scheduler.schedule(make_request(f"r{number}"), 0.0).record.decision.worker
+        for number in range(8)
+    ]
+
+    assert chosen[0] == W1
+    assert W2 in chosen
+
+
+def test_the_same_seed_decides_the_same() -> None:
+    def decide(seed: int) -> list[WorkerId]:
+        scheduler, _ = make_scheduler(seed=seed, temperature=0.3)
+        return [
+            scheduler.schedule(make_request(f"r{n}"), 0.0).record.decision.worker for n in range(30)
+        ]
+
+    assert decide(1) == decide(1)
+    assert decide(1) != decide(2)
+
+
+def test_the_weight_of_the_overlap_may_be_overridden() -> None:
+    scheduler, index = make_scheduler(W1, W2, cost="prefill-decode")
+    store(index, W1, 10)
+    for number in range(3):
+        scheduler.schedule(make_request(f"r{number}", 3, number + 1, pinned_worker=W1), 0.0)
+        scheduler.first_token(f"r{number}", 0.0)
+
+    assert scheduler.explain(make_request("x"), 0.0).worker == W1
+    light = make_request("y", overlap_score_weight=0.0)
+    assert scheduler.schedule(light, 0.0).record.decision.worker == W2
+    assert scheduler.explain(make_request("z", overlap_score_weight=50.0), 0.0).worker == W1
+
+
+def test_peers_bookings_weigh_like_our_own() -> None:
+    scheduler, _ = make_scheduler(W1, W2)
+
+    scheduler.sequences.add("p1", W1, Demand(1600, 1600), 0.0, owner="router-b")
+
+    assert scheduler.schedule(make_request("r1"), 0.0).record.decision.worker == W2
+
+
+def test_a_formula_without_a_margin_draws_among_equals() -> None:
+    chosen: set[WorkerId] = set()
+
+    for seed in range(20):
+        scheduler, _ = make_scheduler(W1, W2, W3, seed=seed, cost="prefill-decode")
+        chosen.add(scheduler.schedule(make_request("x", 4), 0.0).record.decision.worker)
+
+    assert chosen == {W1, W2, W3}

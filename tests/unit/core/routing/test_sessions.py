@@ -131,14 +131,6 @@ def test_the_session_longest_unused_goes_first() -> None:
     assert [sessions.find(key, 3.0) for key in ("a", "b", third)] == [W1, None, W1]
 
 
-def test_news_that_nobody_tells_are_no_more_than_the_sessions() -> None:
-    sessions = Sessions(SessionOptions(max_sessions=2))
-    for number in range(10):
-        sessions.bind(str(number), W1, float(number))
-
-    assert [*sessions.updates] == ["8", "9"]
-
-
 def test_a_key_hides_the_sessions_name_and_is_always_the_same() -> None:
     assert session_key("chat \udcff 1") == session_key("chat \udcff 1")
     assert len(session_key("")) == 32
@@ -175,27 +167,6 @@ def test_a_soft_session_moves_when_its_worker_is_behind_a_hard_one_does_not() ->
 
     assert workers[0][0] != workers[0][1]
     assert workers[1][0] == workers[1][1]
-
-
-def test_a_soft_session_stays_while_its_worker_is_no_further_behind_than_allowed() -> None:
-    scheduler = make_scheduler("soft")
-    scheduler.sessions = Sessions(SessionOptions(affinity="soft", slack_ms=0.0))
-    home = scheduler.schedule(make_request("r1"), 0.0).record.decision.worker
-    scheduler.finish("r1", 1.0)
-
-    decision = scheduler.schedule(make_request("r2"), 1.0).record.decision
-
-    assert (decision.chosen.wait_ms, decision.kept, decision.worker) == (0.0, True, home)
-
-
-def test_a_session_stays_at_any_temperature() -> None:
-    scheduler = make_scheduler("hard")
-    home = scheduler.schedule(make_request("r1"), 0.0).record.decision.worker
-
-    again = scheduler.schedule(make_request("r2", temperature=5.0), 0.0).record.decision
-    likeliest = scheduler.explain(make_request("r3", temperature=5.0), 0.0)
-
-    assert again.worker == likeliest.worker == home
 
 
 def test_a_session_moves_when_its_worker_is_gone_or_failed() -> None:

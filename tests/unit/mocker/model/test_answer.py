@@ -33,13 +33,6 @@ def test_the_same_request_gets_the_same_words_and_another_one_others() -> None:
     assert not first.startswith(" ")
 
 
-def test_the_text_is_what_the_tokens_decode_to() -> None:
-    one = answer()
-
-    assert BYTES.decode(one.token_ids(0, 100)) == one.text(0, 100)
-    assert one.text(0, 40) + one.text(40, 100) == one.text(0, 100)
-
-
 def test_block_hashes_are_those_of_prompt_and_answer_together() -> None:
     root = namespace_root(cache_salt="tenant")
     one = answer(root=root)

@@ -16,34 +16,6 @@ def test_one_block_of_the_pool_is_never_usable() -> None:
         BlockPool(1)
 
 
-def test_blocks_without_content_are_used_before_cached_ones() -> None:
-    pool = BlockPool(6)
-    fill(pool, [1, 2, 3])
-
-    assert pool.take(2) == []
-    assert pool.take(1) == [3]
-
-
-def test_a_sequence_is_evicted_from_its_end_and_the_oldest_sequence_first() -> None:
-    pool = BlockPool(5)
-    fill(pool, [1, 2])
-    fill(pool, [7, 8])
-
-    assert pool.take(4) == [2, 1, 8, 7]
-
-
-def test_a_second_copy_of_held_content_outlives_the_first() -> None:
-    pool = BlockPool(5)
-    fill(pool, [1, 2])
-    fill(pool, [1, 3])
-
-    assert sorted(pool.hashes()) == [1, 1, 2, 3]
-    assert pool.take(2) == [2, 1]
-    assert len(pool.find_cached([1, 3], 2)) == 2
-    assert pool.take(2) == [3, 1]
-    assert pool.find_cached([1], 1) == []
-
-
 def test_equal_hashes_within_one_call_are_copies_too() -> None:
     pool = BlockPool(4)
     pool.take(2)

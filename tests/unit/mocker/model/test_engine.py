@@ -61,16 +61,6 @@ def test_reused_blocks_are_told_again_when_the_request_asks_for_it() -> None:
     assert sorted(model.pool.hashes()) == [1, 2]
 
 
-def test_without_prefix_caching_nothing_is_stored_or_reused() -> None:
-    model = engine(enable_prefix_caching=0)
-    model.add(request("a", [1, 2], prompt=9, output=9), 0.0)
-    model.add(request("b", [1, 2], prompt=9), 0.0)
-
-    assert run(model) == []
-    assert model.statistics().prefix_cache_hits == 0
-    assert model.pool.free_blocks == 99
-
-
 def test_no_more_than_max_num_seqs_run_at_once() -> None:
     model = engine(max_num_seqs=2)
     for name in "abc":
@@ -179,3 +169,13 @@ def test_answers_without_tokens_get_hashes_that_depend_on_prompt_and_request() -
     assert len({one.block_hash(3, 77), two.block_hash(3, 77), one.block_hash(3, 78)}) == 3
     assert one.block_tokens(0, 3) == ()
     assert len(request("x", [], 1).ensure_hashes(3)) == 3
+
+
+def test_without_prefix_caching_nothing_is_stored_or_reused() -> None:
+    model = engine(enable_prefix_caching=0)
+    model.add(request("a", [1, 2], prompt=9, output=9), 0.0)
+    model.add(request("b", [1, 2], prompt=9), 0.0)
+
+    assert run(model) == []
+    assert model.statistics().prefix_cache_hits == 0
+    assert model.pool.free_blocks == 99

@@ -75,14 +75,6 @@ def test_mamba_keeps_the_state_at_the_prompts_end() -> None:
     assert kept(run(model, prompt("a", 1, tokens=28))) == [(1, [5]), (2, [5])]
 
 
-def test_blocks_of_the_answer_are_told_without_those_of_other_groups() -> None:
-    model = engine(window=9, mamba=1)
-
-    events = run(model, prompt("a", 1, tokens=9, output=8))
-
-    assert kept(events)[2:] == [(1, []), (2, []), (1, []), (2, [])]
-
-
 def test_a_prompt_that_shares_the_front_alone_has_a_state_kept_where_they_part() -> None:
     model = engine(mamba=1)
     first = prompt("a", 1, tokens=41)
@@ -96,16 +88,6 @@ def test_a_prompt_that_shares_the_front_alone_has_a_state_kept_where_they_part()
     assert second.cached_tokens == 0
     assert kept(events) == [(1, [4, 7])]
     assert third.cached_tokens == 5 * BLOCK
-
-
-def test_a_longer_prompt_goes_on_behind_the_shorter() -> None:
-    model = engine(window=9, mamba=1)
-    run(model, prompt("a", 1, tokens=27))
-    longer = prompt("b", 1, tokens=60)
-
-    run(model, longer)
-
-    assert longer.cached_tokens == 24
 
 
 def test_an_equal_prompt_that_fills_its_blocks_computes_the_last_again() -> None:
@@ -126,10 +108,6 @@ def test_a_request_alone_fits_what_it_is_said_to() -> None:
 
         assert request.generated == 9
         assert model.pool.free_blocks == model.pool.usable_blocks
-
-
-def test_a_cache_too_small_for_the_states_serves_nothing() -> None:
-    assert engine(4, mamba=3).capacity_tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -226,16 +204,6 @@ def test_hits_are_what_the_events_allow_under_eviction(
         assert lone.cached_tokens == expected * BLOCK
         assert all(one.generated == one.output_tokens for one in requests)
         assert model.pool.free_blocks == model.pool.usable_blocks
-
-
-def test_without_prefix_caching_nothing_is_kept() -> None:
-    options = EngineOptions(
-        block_size=BLOCK, num_gpu_blocks=50, enable_prefix_caching=False, sliding_window=8
-    )
-    model = EngineModel(options)
-
-    assert run(model, prompt("a", 1, tokens=21, output=9), prompt("b", 1, tokens=21)) == []
-    assert model.pool.free_blocks == model.pool.usable_blocks
 
 
 def test_an_aborted_request_gives_back_the_blocks_of_all_groups() -> None:

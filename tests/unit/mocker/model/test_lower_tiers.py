@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kvmesh.core.blocks.events import ROOT
 from kvmesh.errors import ConfigError
 from kvmesh_lab.mocker.model.engine import EngineModel
-from kvmesh_lab.mocker.model.lower_tiers import Link, LowerTiers, TierOptions
+from kvmesh_lab.mocker.model.lower_tiers import LowerTiers, TierOptions
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.request import (
     BlocksRemoved,
@@ -75,22 +75,6 @@ def test_what_the_device_lost_comes_back_from_host_memory_in_its_time() -> None:
     assert again.cached_tokens == 64
 
 
-def test_the_device_goes_on_while_blocks_are_on_their_way() -> None:
-    clock = Clock(make_engine(TierOptions(32, 10.0, 5.0), blocks=17))
-    for name, first in (("a", 100), ("b", 200), ("c", 300), ("d", 400)):
-        clock.serve(request(name, prompt(first)))
-    model = clock.model
-    model.add(request("warm", prompt(300)), clock.now)
-    model.add(request("back", prompt(100)), clock.now)
-
-    assert model.statistics().waiting_requests == 2
-    step = model.step(clock.now)
-
-    assert step is not None
-    assert [one.request_id for one in step.started] == ["warm"]
-    assert model.statistics().waiting_requests == 1
-
-
 def test_blocks_sink_from_tier_to_tier_and_are_told_where_they_are() -> None:
     clock = Clock(make_engine(TierOptions(4, 1.0), DISK))
     for name, first in (("a", 100), ("b", 200), ("c", 300)):
@@ -108,19 +92,6 @@ def test_blocks_sink_from_tier_to_tier_and_are_told_where_they_are() -> None:
     assert [(one.parent, one.hashes) for one in stored] == [
         (ROOT, prompt(first)) for first in (100, 200, 300)
     ]
-
-
-def test_what_comes_back_from_disk_is_in_host_memory_again() -> None:
-    clock = Clock(make_engine(TierOptions(4, 1.0), TierOptions(8, 2.0)))
-    for name, first in (("a", 100), ("b", 200), ("c", 300)):
-        clock.serve(request(name, prompt(first)))
-    clock.events.clear()
-
-    assert clock.serve(request("d", prompt(100))) == pytest.approx(0.008 + 0.005 + 0.00005)
-
-    moves = [one for one in clock.events if getattr(one, "tier", 0)]
-    assert [type(one) for one in moves] == [BlocksStored, BlocksSunk, BlocksRemoved]
-    assert moves[-1] == BlocksRemoved(prompt(100), 2)
 
 
 def test_a_request_that_is_dropped_on_the_way_gives_its_blocks_back() -> None:
@@ -146,12 +117,6 @@ def test_a_cleared_cache_is_cleared_below_too() -> None:
     assert clock.model.reset_prefix_cache()
 
     assert clock.model.lower.tiers.find(prompt(100)) == [0]
-
-
-def test_a_link_brings_one_thing_after_the_other() -> None:
-    link = Link()
-
-    assert [link.take(0.0, 1.0), link.take(0.5, 1.0), link.take(9.0, 1.0)] == [1.0, 2.0, 10.0]
 
 
 @pytest.mark.parametrize("tier", [(0, 1.0, 0.0), (-5, 1.0, 0.0), (1, -1.0, 0.0), (1, 1.0, -1.0)])

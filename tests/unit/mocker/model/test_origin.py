@@ -80,11 +80,6 @@ def test_the_limits_of_a_request_count_from_its_own_begin(vocabulary: Vocabulary
     assert rest.text(0, ending.tokens)[: ending.characters] == whole.text(50, 60)
 
 
-@pytest.mark.parametrize("other", [{"root": 1}, {"seed": 1}])
-def test_what_was_asked_otherwise_is_no_origin(other: dict[str, int]) -> None:
-    assert continued_tokens(prompt_and(40, BY_WORD), BY_WORD, **other) == 0
-
-
 def test_what_nobody_generated_has_no_origin() -> None:
     changed = prompt_and(40, BY_WORD)
     changed[-5] += 1

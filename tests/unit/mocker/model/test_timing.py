@@ -33,11 +33,6 @@ def test_preble_reads_the_weights_once_in_a_mixed_step() -> None:
     assert profile.step_ms(load(1000, 10, 100_000)) == pytest.approx(alone + decode - 18.7)
 
 
-def test_an_empty_or_negative_step_takes_no_time() -> None:
-    assert PROFILES["dynamo"].step_ms(load()) == 0
-    assert parse_profile("instant,prefill_base=-5").step_ms(load(prefill=1)) == 0
-
-
 def test_a_profile_is_named_and_may_be_changed() -> None:
     assert parse_profile("linear") == PROFILES["linear"]
     assert parse_profile("linear, decode_base = 8").decode_base == 8

@@ -39,11 +39,6 @@ def test_max_completion_tokens_wins_over_max_tokens() -> None:
     assert chat(max_tokens=5).max_tokens == 5
 
 
-def test_a_completion_makes_16_tokens_unless_told() -> None:
-    assert completion(prompt="x").max_tokens == 16
-    assert completion(prompt="x", max_tokens=None).max_tokens is None
-
-
 @pytest.mark.parametrize(
     ("prompt", "prompts"),
     [
@@ -124,10 +119,6 @@ def test_what_is_wrong_or_cannot_be_simulated_is_refused_by_name(
 
     assert caught.value.param == param
     assert caught.value.status == 400
-
-
-def test_false_logprobs_are_no_wish() -> None:
-    assert chat(logprobs=False).kind == "chat"
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b'{"messages": 1}'])

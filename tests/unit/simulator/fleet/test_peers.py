@@ -109,13 +109,6 @@ def test_what_a_busy_engine_holds_is_taken_from_it() -> None:
     assert cached(peers) > cached(alone)
 
 
-def test_the_same_seed_gives_the_same_run() -> None:
-    options = {"tiers": (TierOptions(300, 2.0),), "peer": PeerOptions(6.7), "routers": 2}
-    first, second = (play(documents(60, 5, 200.0), **options).outcomes for _ in range(2))
-
-    assert first == second
-
-
 def test_replicas_hear_what_others_learned() -> None:
     fleet = play(documents(200, 30, 700.0), tiers=(TierOptions(1000, 2.0),), routers=2)
 

@@ -80,12 +80,6 @@ def test_whatever_is_split_all_is_answered_and_given_back(
         assert "" not in counts[0]
 
 
-def test_the_same_seed_gives_the_same_outcomes() -> None:
-    requests = unrelated(60, 15.0)
-
-    assert fleet(requests, options=divided()).run() == fleet(requests, options=divided()).run()
-
-
 def test_a_failing_prefill_engine_loses_no_request() -> None:
     faults = parse_fleet_faults(("w0=0.5:500",), "", 3)
     simulated = fleet(unrelated(40, 30.0), options=divided(split_share=1.0, faults=faults))

@@ -91,30 +91,6 @@ def test_what_a_frozen_process_missed_keeps_its_order_however_long_it_lasts() ->
     assert probe.received[-2:] == [(4.5, Tick("n", 4)), (5.0, Tick("n", 5))]
 
 
-def test_a_process_killed_while_frozen_hears_nothing_of_it() -> None:
-    sim = Simulation(1)
-    process, lives = add_probe(sim)
-    process.frozen_s = 2.0
-    sim.deliver(process, 1, "probe", Tick())
-    sim.kill(process)
-    sim.start(process)
-    sim.run(3.0)
-
-    assert [life.messages() for life in lives] == [[Started()], [Started()]]
-
-
-def test_a_process_killed_by_what_it_missed_hears_no_more() -> None:
-    sim = Simulation(1)
-    process, [probe] = add_probe(sim)
-    sim.on_step.append(lambda killed, _, __: sim.kill(killed) if sim.now else None)
-    process.frozen_s = 2.0
-    for number in range(3):
-        sim.deliver(process, 1, "probe", Tick("n", number))
-    sim.run(3.0)
-
-    assert probe.messages() == [Started(), Tick("n", 0)]
-
-
 def test_a_crash_between_two_effects_loses_the_second() -> None:
     logged: list[str] = []
     for seed in range(40):
@@ -157,16 +133,6 @@ def test_a_pause_between_two_effects_delays_the_rest_and_keeps_all_in_order() ->
     assert paused > 10
 
 
-def test_a_process_killed_while_paused_within_a_turn_does_not_finish_it() -> None:
-    sim = Simulation(1, SimFaults(until_s=1.0, pause_at_effect=1.0, outage_s=(1.0, 1.0)))
-    process, _ = add_probe(sim, answers=lambda _: [Log("info", "one")])
-    sim.kill(process)
-    sim.run(3.0)
-
-    assert sim.struck["pause_at_effect"] == 1
-    assert not sim.logged
-
-
 def test_checks_run_after_every_step_of_a_living_process() -> None:
     sim = Simulation(1)
     seen: list[tuple[str, str, Message]] = []
@@ -200,13 +166,3 @@ def test_mischief_strikes_until_the_storm_is_over_and_spares_the_immortal() -> N
 def test_an_effect_that_nothing_carries_is_a_bug() -> None:
     with pytest.raises(KeyError):
         add_probe(Simulation(1), answers=lambda _: [Publish("x", b"")])
-
-
-def test_one_seed_is_one_run() -> None:
-    def run(seed: int) -> int:
-        sim = Simulation(seed, SimFaults(until_s=5.0, crash=0.2))
-        add_probe(sim, answers=lambda _: [Wake(0.1, Tick())])
-        sim.run(6.0)
-        return sim.fingerprint
-
-    assert run(1) == run(1) != run(2)

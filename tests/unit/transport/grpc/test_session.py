@@ -30,23 +30,6 @@ def make(request: pytest.FixtureRequest) -> Make:
     return found
 
 
-@pytest.mark.parametrize("cut", [0, 1, 7, 16_000])
-def test_messages_arrive_whole_however_they_are_cut(make: Make, cut: int) -> None:
-    client = Client(make(LIMITS))
-
-    stream = client.call(b"", b"a", b"b" * 50_000, end=True)
-    events = client.exchange(cut)
-
-    head = tuple((name.encode(), value.encode()) for name, value in HEAD)
-    assert events == [
-        (stream, OPENED, head),
-        (stream, MESSAGE, b""),
-        (stream, MESSAGE, b"a"),
-        (stream, MESSAGE, b"b" * 50_000),
-        (stream, ENDED, None),
-    ]
-
-
 def test_an_answer_and_its_end_leave_at_once(make: Make) -> None:
     client = Client(make(LIMITS))
     stream = client.call(b"hello")
@@ -77,20 +60,6 @@ def test_an_error_without_messages_has_one_head(make: Make) -> None:
         "grpc-message": "no %25",
     }  # fmt: skip
     assert client.session.open_streams == 0
-
-
-def test_a_stream_is_over_when_both_sides_have_ended(make: Make) -> None:
-    client = Client(make(LIMITS))
-    stream = client.call(b"x")
-    client.exchange()
-
-    client.session.finish(stream, (), 0, b"")
-    client.exchange()
-    half_closed = client.session.open_streams
-    client.connection.end_stream(stream)
-    events = client.exchange()
-
-    assert (half_closed, client.session.open_streams, events) == (1, 0, [])
 
 
 def test_what_a_client_leaves_half_closed_is_given_up(make: Make) -> None:
@@ -135,17 +104,6 @@ def test_nothing_is_told_of_a_stream_that_was_finished(make: Make) -> None:
 
     assert client.exchange() == []
     assert client.session.open_streams == 0
-
-
-def test_our_own_reset_reaches_the_client(make: Make) -> None:
-    client = Client(make(LIMITS))
-    stream = client.call(b"x")
-    client.exchange()
-
-    client.session.reset(stream, CANCEL)
-    client.exchange()
-
-    assert (client.resets, client.session.open_streams) == ({stream: CANCEL}, 0)
 
 
 def test_one_stream_too_many_is_refused_alone(make: Make) -> None:

@@ -130,14 +130,6 @@ def test_messages_make_up_for_the_window_that_is_granted(make: Make) -> None:
         assert [kind for _, kind, _ in events] == [MESSAGE]
 
 
-def test_time_makes_up_for_a_few_pings(make: Make) -> None:
-    session = make(LIMITS)
-    session.receive(PREFACE + SETTINGS)
-    for _ in range(20):
-        assert failure(session.receive(frame(6, 0, 0, b"12345678") * 40)) is None
-        session.reset_idle()
-
-
 def test_rapid_resets_end_the_connection(make: Make) -> None:
     session = make(LIMITS)
     session.receive(PREFACE + SETTINGS)
@@ -150,16 +142,6 @@ def test_rapid_resets_end_the_connection(make: Make) -> None:
 
     assert failure(events) == ENHANCE_YOUR_CALM
     assert len(events) <= 3 * LIMITS.max_early_resets
-
-
-def test_resets_of_answered_streams_are_no_attack(make: Make) -> None:
-    session = make(LIMITS)
-    session.receive(PREFACE + SETTINGS)
-    for stream in range(1, 401, 2):
-        session.receive(frame(1, 0x4, stream, Encoder().encode(HEAD)))
-        session.send(stream, (b"answer",))
-        events = session.receive(frame(3, 0, stream, b"\0\0\0\x08"))
-        assert failure(events) is None
 
 
 def test_headers_without_an_end_are_bounded(make: Make) -> None:

@@ -70,13 +70,6 @@ def test_after_its_end_a_stream_sends_nothing(
     assert client.heads[1]["grpc-message"] == "nothing at 100 %25 of the places"
 
 
-def test_callbacks_that_nobody_set_do_nothing(stream: Stream) -> None:
-    stream.on_message(b"")
-    stream.on_half_close()
-    stream.on_reset(8)
-    stream.on_resume()
-
-
 def test_texts_are_encoded_and_shortened() -> None:
     assert encode_text("grüße\n\U0001f600") == b"gr%C3%BC%C3%9Fe%0A%F0%9F%98%80"
     assert len(encode_text("x" * 10_000)) == 1024

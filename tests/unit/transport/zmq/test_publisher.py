@@ -131,30 +131,6 @@ def test_a_deadline_that_uvloop_makes_a_turn_of_its_loop_stops_nobody() -> None:
     assert not reported
 
 
-async def test_replies_dropped_by_the_publisher_are_asked_for_again() -> None:
-    async with publishing(replay_hwm=20) as publisher:
-        for _ in range(300):
-            publisher.publish(bytes(2000))
-
-        async with following(publisher) as (subscription, recorder):
-            await recorder.wait(lambda r: r.caught_up == 299)
-
-            assert recorder.received == list(range(300))
-            assert subscription.statistics().replay_rounds > 1
-
-
-async def test_batches_older_than_the_buffer_are_reported_lost() -> None:
-    async with publishing(buffer_steps=3) as publisher:
-        for _ in range(10):
-            publisher.publish(b"x")
-
-        async with following(publisher) as (subscription, recorder):
-            await recorder.wait(lambda r: r.caught_up == 9)
-
-            assert recorder.received == [("lost", 0, 6), 7, 8, 9]
-            assert subscription.statistics().lost_batches == 7
-
-
 async def test_a_restarted_engine_is_noticed_and_followed_from_its_start() -> None:
     async with publishing() as first:
         endpoints = {"endpoint": first.endpoint, "replay_endpoint": first.replay_endpoint}
@@ -199,20 +175,6 @@ async def test_the_engine_may_start_later_than_its_follower() -> None:
         await recorder.wait(lambda r: r.caught_up == 0)
 
 
-async def test_a_silent_publisher_is_asked_whether_its_last_batch_got_lost() -> None:
-    context = zmq.Context()
-    with Fake(context) as fake:
-        async with following(endpoint=fake.live, replay_endpoint=fake.replay) as (_, recorder):
-            await fake.answer([(0, b"a")])
-            await recorder.wait(lambda r: r.caught_up == 0)
-
-            await fake.answer([(0, b"a"), (1, b"never sent live")])
-            await recorder.wait(lambda r: r.caught_up == 1)
-
-            assert recorder.received == [0, 1]
-    context.term()
-
-
 async def test_replies_without_topic_of_older_engines_are_understood() -> None:
     context = zmq.Context()
     with Fake(context, frames=3) as fake:
@@ -251,20 +213,6 @@ async def test_an_engine_that_connects_out_finds_a_bound_subscription() -> None:
                 await asyncio.sleep(0.01)
 
         assert publisher.replay_endpoint is None
-
-
-async def test_without_replay_what_came_before_is_reported_lost() -> None:
-    async with publishing(replay_endpoint=None) as publisher:
-        publisher.publish(b"missed")
-        async with following(publisher) as (_, recorder):
-            await recorder.wait(lambda r: r.connected)
-            async with asyncio.timeout(60):
-                while not recorder.batches:
-                    publisher.publish(b"x")
-                    await asyncio.sleep(0.01)
-
-            first = recorder.batches[0][0]
-            assert recorder.received[0] == ("lost", 0, first - 1)
 
 
 async def test_only_the_topic_asked_for_is_followed() -> None:
@@ -344,3 +292,15 @@ class Fake:
             head = [identity, b""] if self.frames == 3 else [identity, b"", b"topic"]
             self.router.send_multipart([*head, struct.pack(">Q", seq), payload])
         return identity
+
+
+async def test_replies_dropped_by_the_publisher_are_asked_for_again() -> None:
+    async with publishing(replay_hwm=20) as publisher:
+        for _ in range(300):
+            publisher.publish(bytes(2000))
+
+        async with following(publisher) as (subscription, recorder):
+            await recorder.wait(lambda r: r.caught_up == 299)
+
+            assert recorder.received == list(range(300))
+            assert subscription.statistics().replay_rounds > 1

@@ -104,7 +104,7 @@ class Replicas:
         """Have the others know of the agents that changed."""
         governor = self._routers[place].governor
         if governor is not None and governor.updates:
-            reported = list(governor.updates.values())
+            reported = [one.record(now) for one in governor.updates.values()]
             governor.updates.clear()
             self._publish(place, partial(_agents, reported, now), now)
 

@@ -11,10 +11,6 @@ from kvmesh.app.ops.nats.server import NatsServer, find_nats_server
 from kvmesh.errors import ConfigError, TransportError
 
 
-def test_the_wheels_binary_is_found() -> None:
-    assert find_nats_server().name == "nats-server"
-
-
 def test_without_a_binary_the_remedy_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

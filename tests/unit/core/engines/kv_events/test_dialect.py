@@ -159,27 +159,9 @@ def test_images_stay_opaque_and_tell_blocks_apart() -> None:
     assert not set(one.extras) & set(two.extras)
 
 
-def test_two_texts_on_a_first_block_stay_opaque() -> None:
-    found = store(extra_keys=[["one", "two"], None])
-
-    assert found.salt is None
-    assert found.extras[0] != 0 == found.extras[1]
-
-
-def test_a_text_on_a_later_block_is_no_salt() -> None:
-    found = store(parent_block_hash=9, extra_keys=[["salt"], None])
-
-    assert found.salt is None
-    assert found.extras[0]
-
-
 def test_extra_keys_that_are_not_one_a_block_tell_all_blocks_apart() -> None:
     assert len(set(store(extra_keys=["digest"]).extras)) == 1
     assert store(extra_keys=[]).extras == ()
-
-
-def test_a_bare_extra_key_counts_as_a_list_of_one() -> None:
-    assert store(extra_keys=["tenant", None]).salt == "tenant"
 
 
 def test_multimodal_keys_of_tensorrt_are_opaque_extras() -> None:
@@ -211,12 +193,6 @@ def test_fields_that_sglang_once_sent_in_one_map_are_read() -> None:
 
 def test_bigram_tokens_count_by_their_first() -> None:
     assert store(token_ids=[[5, 6], [6, 7], [7, 8], [8, 9]]).tokens == packed([5, 6, 7, 8])
-
-
-def test_a_placeholder_without_tokens_is_kept_as_one() -> None:
-    found = store(token_ids=[], block_size=0, medium="CPU")
-
-    assert (found.tokens, found.block_size, found.tier) == (b"", 0, 1)
 
 
 def test_shorter_arrays_than_any_published_are_accepted() -> None:

@@ -45,37 +45,6 @@ def test_it_starts_by_asking_for_everything() -> None:
     assert source.on_reply(1, END_OF_REPLAY, b"", 0) == [SourceCaughtUp(0)]
 
 
-def test_live_batches_are_delivered_at_once_and_repeated_ones_dropped() -> None:
-    source = caught_up(2)
-
-    assert source.on_live(2, payload(2), 0) == [Deliver(2, payload(2))]
-    assert source.on_live(1, payload(1), 0) == []
-    assert source.last_seq == 2
-
-
-def test_live_batches_wait_behind_a_gap_until_the_replay_has_filled_it() -> None:
-    source = caught_up(2)
-
-    assert source.on_live(4, payload(4), 0) == [AskReplay(2, 1)]
-    assert source.on_live(5, payload(5), 0) == []
-    assert source.on_reply(2, 1, payload(1), 0) == []
-    assert delivered(source.on_reply(2, 2, payload(2), 0)) == [2]
-    assert delivered(source.on_reply(2, 3, payload(3), 0)) == [3]
-
-    actions = source.on_reply(2, END_OF_REPLAY, b"", 0)
-
-    assert actions == [Deliver(4, payload(4)), Deliver(5, payload(5)), SourceCaughtUp(5)]
-
-
-def test_a_hole_in_the_answer_is_asked_for_again_at_once() -> None:
-    source = caught_up()
-    source.on_live(9, payload(9), 0)
-    source.on_reply(2, 0, payload(0), 0)
-
-    assert source.on_reply(2, 4, payload(4), 0) == [AskReplay(3, 0)]
-    assert source.on_reply(2, 5, payload(5), 0) == []
-
-
 def test_a_hole_that_never_fills_is_lost_and_the_rest_delivered() -> None:
     source = caught_up(1)
     source.on_live(9, payload(9), 0)
@@ -85,13 +54,6 @@ def test_a_hole_that_never_fills_is_lost_and_the_rest_delivered() -> None:
 
     assert source.on_reply(3, 3, payload(3), 0) == [Lost(1, 2), Deliver(3, payload(3))]
     assert source.lost_batches == 2
-
-
-def test_an_answer_that_begins_later_means_the_buffer_was_too_short() -> None:
-    source = EventSource(OPTIONS, can_replay=True)
-    source.start(0)
-
-    assert source.on_reply(1, 7, b"x", 0) == [Lost(0, 6), Deliver(7, b"x")]
 
 
 def test_pending_batches_are_not_lost_when_the_buffer_was_too_short() -> None:
@@ -121,16 +83,6 @@ def test_batches_already_replayed_are_not_delivered_from_the_pending_ones_again(
     actions = source.on_reply(3, 6, payload(6), 5)
 
     assert actions == [Lost(2, 5), Deliver(6, payload(6))]
-
-
-def test_a_batch_given_up_for_lost_may_come_late_without_harm() -> None:
-    source = EventSource(OPTIONS, can_replay=True)
-    source.start(0)
-    source.on_reply(1, 7, payload(7), 0)
-    source.on_reply(1, END_OF_REPLAY, b"", 0)
-
-    assert source.on_live(6, payload(6), 0) == []
-    assert source.restarts == 0
 
 
 def test_an_older_number_with_another_payload_is_a_new_engine() -> None:
@@ -171,22 +123,6 @@ def test_after_a_reconnect_the_last_batch_is_compared() -> None:
     assert source.on_reply(3, 2, payload(2, "b"), 0) == [Restarted(), AskReplay(4, 0)]
 
 
-def test_after_a_reconnect_an_engine_with_fewer_batches_is_a_new_one() -> None:
-    source = caught_up(3)
-    source.on_reconnect(0)
-
-    assert source.on_reply(2, END_OF_REPLAY, b"", 0) == [Restarted(), AskReplay(3, 0)]
-
-
-def test_after_a_reconnect_nothing_is_delivered_before_the_engine_is_known() -> None:
-    source = caught_up(3)
-    source.on_reconnect(0)
-
-    assert source.on_live(3, payload(3), 0) == []
-    source.on_reply(2, 2, payload(2), 0)
-    assert source.on_reply(2, END_OF_REPLAY, b"", 0) == [Deliver(3, payload(3)), SourceCaughtUp(3)]
-
-
 def test_after_a_reconnect_an_engine_that_cannot_prove_itself_is_a_new_one() -> None:
     source = caught_up(3)
     source.on_reconnect(0)
@@ -197,14 +133,6 @@ def test_after_a_reconnect_an_engine_that_cannot_prove_itself_is_a_new_one() -> 
     source.on_live(3, payload(3), 0)
     source.on_time(3)
     assert source.on_time(6) == [Restarted(), Lost(0, 2), Deliver(3, payload(3))]
-
-
-def test_a_server_that_sends_older_batches_than_asked_does_no_harm() -> None:
-    source = caught_up(3)
-    source.on_live(5, payload(5), 0)
-
-    assert source.on_reply(2, 0, payload(0), 0) == []
-    assert source.on_reply(2, 3, payload(3), 0) == [Deliver(3, payload(3))]
 
 
 def test_an_empty_answer_without_a_reconnect_proves_nothing() -> None:
@@ -235,14 +163,6 @@ def test_an_answer_that_falls_silent_is_asked_for_again_soon() -> None:
 
     assert source.deadline == 1.3
     assert source.on_time(1.3) == [AskReplay(2, 0)]
-
-
-def test_progress_renews_the_patience() -> None:
-    source = caught_up(1)
-    source.on_live(9, payload(9), 0)
-    for round_, seq in enumerate(range(1, 6), start=2):
-        source.on_reply(round_, seq, payload(seq), 3 * seq)
-        assert source.on_time(3 * seq + 2) == [AskReplay(round_ + 1, seq)]
 
 
 def test_a_quiet_publisher_is_asked_for_a_lost_last_batch() -> None:
@@ -325,22 +245,6 @@ def test_a_gap_seen_meanwhile_is_asked_about_afterwards() -> None:
     assert source.on_reply(2, END_OF_REPLAY, b"", 0) == [AskReplay(3, 2)]
 
 
-def test_no_answer_about_the_beginning_leads_back_to_the_end() -> None:
-    source = caught_up(3)
-    source.begin_again(0)
-
-    assert source.on_time(2.0) == [AskReplay(3, 2)]
-    assert source.on_reply(3, 2, payload(2), 2.0) == []
-
-
-def test_what_cannot_be_asked_for_is_kept() -> None:
-    source = EventSource(OPTIONS, can_replay=False)
-    source.on_live(0, payload(0), 0)
-
-    assert source.begin_again(0) == []
-    assert source.last_seq == 0
-
-
 def test_it_goes_on_behind_a_batch_that_the_publisher_has_unchanged() -> None:
     source = EventSource(OPTIONS, can_replay=True)
     source.start(0)
@@ -396,3 +300,19 @@ def test_a_live_batch_that_is_the_next_ends_a_replay_that_nobody_answers() -> No
     assert source.on_live(0, payload(0), 0) == [Deliver(0, payload(0)), SourceCaughtUp(0)]
     assert source.on_time(2) == []
     assert source.on_live(1, payload(1), 3) == [Deliver(1, payload(1))]
+
+
+def test_a_hole_in_the_answer_is_asked_for_again_at_once() -> None:
+    source = caught_up()
+    source.on_live(9, payload(9), 0)
+    source.on_reply(2, 0, payload(0), 0)
+
+    assert source.on_reply(2, 4, payload(4), 0) == [AskReplay(3, 0)]
+    assert source.on_reply(2, 5, payload(5), 0) == []
+
+
+def test_after_a_reconnect_an_engine_with_fewer_batches_is_a_new_one() -> None:
+    source = caught_up(3)
+    source.on_reconnect(0)
+
+    assert source.on_reply(2, END_OF_REPLAY, b"", 0) == [Restarted(), AskReplay(3, 0)]

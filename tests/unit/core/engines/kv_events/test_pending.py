@@ -4,16 +4,6 @@ from kvmesh.core.engines.kv_events import pending
 from kvmesh.core.engines.kv_events.pending import PendingBatches
 
 
-def test_batches_wait_in_their_order() -> None:
-    waiting = PendingBatches(10)
-    for seq in (1, 2, 3):
-        waiting.add(seq, b"x")
-
-    assert (waiting.first, waiting.last, len(waiting)) == ((1, b"x"), (3, b"x"), 3)
-    assert [waiting.take()[0] for _ in range(3)] == [1, 2, 3]
-    assert not waiting
-
-
 def test_more_than_there_is_room_for_drops_the_oldest() -> None:
     waiting = PendingBatches(10)
 

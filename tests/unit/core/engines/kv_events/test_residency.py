@@ -4,7 +4,6 @@ import pytest
 
 from kvmesh.core.blocks.events import ROOT, Cleared, Event, Removed, Stored
 from kvmesh.core.blocks.hashing import (
-    extend_hash,
     pack_hashes,
     sequence_hashes,
     unpack_hashes,
@@ -78,26 +77,6 @@ def hashes_of(event: Event) -> tuple[int, ...]:
     return tuple(unpack_hashes(event.hashes))
 
 
-def test_engine_hashes_become_content_hashes_of_the_tokens() -> None:
-    assert Engine(4).apply(stored(11, 12)) == [held(ROOT, FIRST, SECOND)]
-
-
-def test_a_block_stored_twice_must_be_removed_twice() -> None:
-    engine = Engine(4)
-    engine.apply(stored(11, 12))
-
-    assert engine.apply(stored(12, parent=11, tokens=TOKENS[4:])) == []
-    assert engine.apply(EngineRemoved((12,))) == []
-    assert engine.apply(EngineRemoved((12,))) == [gone(SECOND)]
-
-
-def test_opaque_extras_change_their_block_and_all_after_it() -> None:
-    [reported] = Engine(4).apply(stored(11, 12, extras=(0, 5)))
-
-    second = sequence_hashes(TOKENS[4:], 4, extend_hash(FIRST, 5))[0]
-    assert reported == held(ROOT, FIRST, second)
-
-
 def test_one_engine_hash_may_stand_for_two_namespaces() -> None:
     engine = Engine(4)
     plain, salted = (
@@ -112,13 +91,6 @@ def test_one_engine_hash_may_stand_for_two_namespaces() -> None:
 
     assert engine.apply(EngineRemoved((12,))) == [gone(*plain[1:])]
     assert engine.apply(EngineRemoved((12, 12))) == [gone(*hashes_of(more[0]), *salted[1:])]
-
-
-def test_the_block_size_is_learned_from_events() -> None:
-    engine = Engine()
-
-    assert engine.apply(stored(11, 12)) == [held(ROOT, FIRST, SECOND)]
-    assert engine.block_size == 4
 
 
 def test_an_engine_that_began_anew_may_have_another_block_size() -> None:
@@ -138,17 +110,6 @@ def test_blocks_of_no_size_are_refused() -> None:
     with pytest.raises(ValueError, match="1 blocks of 0 tokens"):
         engine.apply(stored(11, block_size=0))
     assert engine.apply(stored(11, 12)) == [held(ROOT, FIRST, SECOND)]
-
-
-def test_a_tier_lists_what_is_held_there_or_nearer() -> None:
-    engine = Engine(4)
-    engine.apply(stored(11, 12))
-
-    offloaded = engine.apply(stored(12, parent=11, tokens=TOKENS[4:], tier=1))
-
-    assert offloaded == [held(ROOT, FIRST, SECOND, tier=1)]
-    assert engine.apply(EngineRemoved((12,))) == [gone(SECOND)]
-    assert engine.apply(EngineRemoved((12,), tier=1)) == [gone(SECOND, tier=1)]
 
 
 def test_only_the_first_group_counts() -> None:

@@ -10,7 +10,6 @@ from kvmesh.core.engines.vllm.handshake import (
     NIXL,
     NIXL_PUSH,
     P2P_NCCL,
-    SHARED,
     mooncake_engine_ids,
     transfer_params,
 )
@@ -85,20 +84,6 @@ def test_an_answer_may_transfer_nothing(answer: bytes) -> None:
     assert transfer_params(answer) is None
 
 
-def test_a_pushing_prefill_worker_must_tell_its_ranks() -> None:
-    assert NIXL_PUSH.answers is not None
-    assert NIXL_PUSH.answers(ANSWER % b"") is None
-    assert NIXL_PUSH.answers(ANSWER % b',"tp_size":1') is not None
-
-
-@pytest.mark.parametrize("way", [NIXL, NIXL_PUSH])
-def test_the_table_names_what_an_answer_must_hold(way: Connector) -> None:
-    whole = ANSWER % b',"tp_size":1'
-    assert way.answers is not None
-    for name in way.returns:
-        assert way.answers(whole.replace(name.encode(), b"other")) is None
-
-
 def test_mooncake_is_told_of_one_transfer_on_both_sides() -> None:
     prefill = sent(MOONCAKE.prefill(BODY, MEETING))
     decode = sent(MOONCAKE.decode(BODY, MEETING, NO_PARAMS))["kv_transfer_params"]
@@ -117,13 +102,6 @@ def test_mooncake_is_told_of_one_transfer_on_both_sides() -> None:
         "remote_bootstrap_addr": "http://h:8998",
         "remote_engine_id": "engine-7",
     }
-
-
-def test_an_ipv6_host_is_written_in_brackets() -> None:
-    there = msgspec.structs.replace(MEETING, host="fd00::1")
-
-    params = sent(MOONCAKE.decode(BODY, there, NO_PARAMS))["kv_transfer_params"]
-    assert params["remote_bootstrap_addr"] == "http://[fd00::1]:8998"
 
 
 @pytest.mark.parametrize(
@@ -147,12 +125,6 @@ def test_p2p_workers_find_each_other_in_the_requests_id() -> None:
 
     assert name == b"___prefill_addr_h:8998___decode_addr_d:21001_" + b"%032x" % 255
     assert not P2P_NCCL.whole
-
-
-def test_a_shared_store_is_told_nothing() -> None:
-    assert "kv_transfer_params" not in sent(SHARED.prefill(BODY, MEETING))
-    assert SHARED.decode(BODY, MEETING, NO_PARAMS) is BODY
-    assert SHARED.many
 
 
 @pytest.mark.parametrize("way", CONNECTORS)

@@ -153,15 +153,6 @@ def test_an_end_that_comes_after_the_lease_is_over_counts_for_nothing(compiled: 
     assert speed_report(replica.scheduler.speeds, W).residence_ms == pytest.approx(0.0)
 
 
-def test_the_last_block_is_no_sharing_key(compiled: bool) -> None:
-    replica = replica_of(compiled)
-    graded = list(grade(range(100, 133), 33))
-
-    replica.peers.receive("p", message(placed(1, 0, (33, 4000, 9, 0), graded), first_seq=3), 0.0)
-
-    assert replica.sequences.bookings["p#1"].keys == (115, 131)
-
-
 def test_a_number_may_be_used_again(compiled: bool) -> None:
     replica = replica_of(compiled)
     first = placed(1, 0, AMOUNTS)
@@ -201,17 +192,6 @@ def test_a_state_with_a_gap_or_an_unknown_name_is_worthless(compiled: bool) -> N
 
     assert replica.ids("p") == ["p#1"]
     assert replica.peers.statistics().gaps == 1
-
-
-def test_an_end_of_nothing_changes_nothing(compiled: bool) -> None:
-    replica = replica_of(compiled)
-    reported = (bare(1, 5), grew(5, 7), bare(3, 5), failed(5, 3, "cut"))
-
-    assert replica.peers.receive("p", message(*reported, first_seq=3), 0.0)
-
-    assert replica.ids("p") == []
-    assert replica.membership.health.recent("w") == (0, 0)
-    assert replica.peers.statistics().applied == 6
 
 
 def test_a_peer_may_name_only_so_many_workers(

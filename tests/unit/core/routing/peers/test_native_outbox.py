@@ -14,13 +14,13 @@ from kvmesh._native import ActiveSequences, Booking, BookingOutbox
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.members.loads import MOST_TOKENS, Demand, new_sequences
+from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.outcomes import UNKNOWN, Attempt, Verdict
 from kvmesh.core.routing.peers.records import read_records
 from kvmesh.formats import FormatRange
-from tests.reference.routing.outbox import MOST_RETRIED, MOST_WORKERS
 
 W = WorkerId("w1")
+MOST_RETRIED, MOST_WORKERS = 1024, 1 << 14
 SIZE = 16
 
 
@@ -85,49 +85,6 @@ def test_only_so_many_failed_requests_keep_their_numbers(replica: Replica) -> No
     assert numbers == (MOST_RETRIED + 2, 2)
 
 
-def test_events_of_requests_that_were_not_told_are_left_out(replica: Replica) -> None:
-    theirs = Demand(40, 30)
-    replica.sequences.add("theirs", W, theirs, 0.0, owner="r2")
-    replica.outbox.placed(replica.sequences.bookings["theirs"])
-    replica.outbox.first_token("theirs")
-    replica.outbox.ended("theirs")
-    replica.outbox.ended("theirs", UNKNOWN)
-    gone = replica.book("gone")
-    replica.sequences.finish("gone")
-    replica.records()
-
-    replica.outbox.placed(gone)
-    replica.outbox.republish([gone, replica.sequences.bookings["theirs"]])
-
-    assert (replica.records(), replica.outbox.untold) == (b"", 0)
-
-
-def test_what_ended_without_a_word_is_told_to_be_over(replica: Replica) -> None:
-    replica.book("q")
-    replica.book("s")
-    replica.sequences.grow("s", 9, 0.0)
-    replica.records()
-    replica.sequences.remove_worker(W)
-
-    replica.outbox.publish_growth()
-    replica.outbox.ended("q")
-
-    unknown = [struct.pack("<BBBBIdd", 6, 0, 0, 0, number, 0.0, 0.0) for number in (1, 2)]
-    assert replica.records() == b"".join(unknown)
-
-
-def test_growth_is_told_once(replica: Replica) -> None:
-    replica.book("q")
-    replica.sequences.first_token("q", 0.0)
-    replica.sequences.grow("q", MOST_TOKENS, 0.0)
-    replica.records()
-
-    replica.outbox.publish_growth()
-    replica.outbox.publish_growth()
-
-    assert replica.records() == struct.pack("<BBHIQ", 2, 0, 0, 1, MOST_TOKENS)
-
-
 def test_what_nobody_takes_is_left_out_at_a_bound_and_peers_find_the_gap(replica: Replica) -> None:
     booking = replica.book("q")
     replica.outbox.take(1, 1)
@@ -142,24 +99,6 @@ def test_what_nobody_takes_is_left_out_at_a_bound_and_peers_find_the_gap(replica
     [message] = replica.outbox.take(1 << 30, 1 << 30)
     assert struct.unpack_from("<Q", message, 16)[0] == reported + left_out
     assert left_out + replica.outbox.next_seq - reported - left_out == events
-
-
-def test_whoever_sends_is_called_once_until_it_says_that_it_is_done(replica: Replica) -> None:
-    calls: list[int] = []
-    replica.outbox.on_first = lambda: calls.append(replica.outbox.waiting)
-
-    replica.book("a")
-    replica.book("b")
-    replica.outbox.first_token("a")
-    assert (calls, replica.outbox.gathering) == ([2], True)
-    replica.outbox.gathering = False
-    replica.outbox.ended("a")
-    replica.outbox.gathering = False
-    replica.outbox.first_token("b")
-    replica.outbox.gathering = False
-    replica.outbox.ended("b", UNKNOWN)
-
-    assert calls == [2, 5, 6, 7]
 
 
 def test_a_message_has_the_format_that_is_told(replica: Replica) -> None:

@@ -1,5 +1,3 @@
-from math import inf
-
 from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.loads import LOCAL, Demand, new_sequences
@@ -38,14 +36,6 @@ def test_what_is_missing_ended_between_two_reports() -> None:
     assert taken(reports, [booking("a"), booking("b")], 12.0) == [("a", Span(9.0, 11.0))]
 
 
-def test_of_a_first_report_it_is_not_known_since_when() -> None:
-    reports = make_reports()
-
-    reports.receive(W1, 0, 12.0)
-
-    assert taken(reports, [booking("a")], 12.0) == [("a", Span(-inf, 11.0))]
-
-
 def test_a_report_counts_once() -> None:
     reports = make_reports()
     reports.receive(W1, 0, 12.0)
@@ -78,21 +68,6 @@ def test_nothing_is_presumed_while_no_report_could_show_it() -> None:
     reports.receive(W1, 0, 8.0)
 
     assert taken(reports, [], 8.0) == []
-
-
-def test_a_worker_that_left_is_forgotten() -> None:
-    reports = make_reports()
-    reports.receive(W1, 1, 2.0)
-    reports.presume(followed(booking("a")), 2.0)
-
-    reports.retain({W1})
-    kept = reports.has_updates()
-    reports.retain(())
-
-    assert kept
-    assert not reports.has_updates()
-    reports.receive(W1, 0, 3.0)
-    assert taken(reports, [], 3.0) == []
 
 
 def test_more_requests_than_are_booked_end_nothing() -> None:

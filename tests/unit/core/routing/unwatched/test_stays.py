@@ -4,10 +4,6 @@ from kvmesh.core.routing.unwatched.stays import MOST_S, Stays
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 
 
-def test_nothing_learned_is_no_time() -> None:
-    assert Stays().ms_per_token(W1) == 0.0
-
-
 def test_the_time_of_a_token_is_a_ratio_of_means() -> None:
     stays = Stays()
 

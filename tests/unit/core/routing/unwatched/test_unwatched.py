@@ -8,13 +8,11 @@ from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, pack_hashes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.members.worker_info import Trust, WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.unwatched.reports import TRIES
 from kvmesh.core.routing.unwatched.unwatched import (
     UNKNOWN_INTERVAL_MS,
-    UNKNOWN_OUTPUT_TOKENS,
     Over,
     Prefilled,
     Unwatched,
@@ -124,26 +122,6 @@ def test_what_was_sent_before_a_prompt_that_is_computed_is_computed_too() -> Non
     assert found == [Prefilled("cached", seen=True), Prefilled("new", seen=True)]
 
 
-def test_speeds_are_learned_from_what_events_show_and_not_from_what_is_assumed() -> None:
-    scheduler = make_scheduler()
-    before = scheduler.speeds.fleet_ms_per_token
-    for number in range(8):
-        now = float(number)
-        request = RouteRequest(f"s{number}", NO_HASHES, 1000, pinned_worker=W1)
-        scheduler.schedule(request, now)
-        scheduler.assume_first_token(f"s{number}", now + 1.0)
-        scheduler.finish(f"s{number}", now + 1.0)
-    assumed = scheduler.speeds.fleet_ms_per_token
-    for number in range(8):
-        now = 10.0 + number
-        request = RouteRequest(f"t{number}", NO_HASHES, 1000, pinned_worker=W1)
-        scheduler.schedule(request, now)
-        scheduler.first_token(f"t{number}", now + 1.0)
-        scheduler.finish(f"t{number}", now + 1.0)
-
-    assert assumed == before < scheduler.speeds.fleet_ms_per_token
-
-
 def test_a_prompt_of_which_no_event_will_tell_is_computed_when_it_is_due() -> None:
     scheduler = make_scheduler(events=False)
     unwatched = Unwatched(scheduler, OPTIONS)
@@ -151,15 +129,6 @@ def test_a_prompt_of_which_no_event_will_tell_is_computed_when_it_is_due() -> No
 
     assert unwatched.check(0.49) == []
     assert unwatched.check(0.5) == [Prefilled("r1", seen=False)]
-
-
-def test_events_are_not_waited_for_where_they_are_not_believed_or_not_looked_at() -> None:
-    for scheduler in (make_scheduler(), make_scheduler(mode="round-robin")):
-        scheduler.workers.describe(W1, WorkerInfo(trust=Trust.DEGRADED))
-        unwatched = Unwatched(scheduler, OPTIONS)
-        follow(unwatched, scheduler, "r1", due_s=0.5)
-
-        assert unwatched.check(0.5) == [Prefilled("r1", seen=False)]
 
 
 def test_an_event_that_never_comes_is_waited_for_five_times_as_long() -> None:
@@ -186,28 +155,6 @@ def test_a_report_of_fewer_requests_than_are_booked_ends_those_due_first() -> No
     assert ends_of(unwatched.check(3.0)) == [("short", "report"), ("middle", "report")]
     assert ends_of(unwatched.check(3.1)) == []
     assert len(unwatched) == 1
-
-
-def test_what_was_sent_after_a_reports_figures_were_taken_is_not_missed_in_it() -> None:
-    scheduler = make_scheduler()
-    unwatched = Unwatched(scheduler, OPTIONS)
-    follow(unwatched, scheduler, "old", 1, now=0.0)
-    follow(unwatched, scheduler, "new", 2, now=2.5)
-
-    unwatched.report(W1, 1, 3.0)
-
-    assert ends_of(unwatched.check(3.0)) == []
-
-
-def test_requests_that_are_followed_are_not_ended_by_reports() -> None:
-    scheduler = make_scheduler()
-    unwatched = Unwatched(scheduler, OPTIONS)
-    book(scheduler, "followed", 1, tokens=16)
-    follow(unwatched, scheduler, "ours", 2)
-
-    unwatched.report(W1, 1, 3.0)
-
-    assert ends_of(unwatched.check(3.0)) == [("ours", "report")]
 
 
 def test_replicas_end_each_its_own_part_of_what_is_over() -> None:
@@ -240,17 +187,6 @@ def test_an_answer_ends_as_predicted_while_its_engine_reports_nothing() -> None:
 
     assert early == []
     assert late == [("r1", "predicted")]
-
-
-def test_an_answer_of_unknown_length_is_taken_for_a_usual_one() -> None:
-    scheduler = make_scheduler(events=False)
-    unwatched = Unwatched(scheduler, OPTIONS)
-    follow(unwatched, scheduler, "r1", tokens=0, due_s=0.5)
-    pass_on(scheduler, unwatched.check(0.5), 0.5)
-    end_s = 0.5 + UNKNOWN_OUTPUT_TOKENS * UNKNOWN_INTERVAL_MS / 1000.0
-
-    assert ends_of(unwatched.check(end_s - 1.1)) == []
-    assert ends_of(unwatched.check(end_s)) == [("r1", "predicted")]
 
 
 def test_a_predicted_end_is_not_ended_again_by_the_report_that_shows_it() -> None:
@@ -349,16 +285,6 @@ def test_a_booking_that_went_without_us_is_found_gone() -> None:
     assert len(unwatched) == 0
 
 
-def test_a_booking_whose_prefill_would_be_due_is_not_prefilled_when_it_is_gone() -> None:
-    scheduler = make_scheduler(events=False)
-    unwatched = Unwatched(scheduler, OPTIONS)
-    follow(unwatched, scheduler, "r1", due_s=0.5)
-
-    scheduler.finish("r1", 0.1)
-
-    assert unwatched.check(1.0) == [Over("r1", "gone")]
-
-
 def test_answers_grow_with_time_up_to_what_is_expected() -> None:
     scheduler = make_scheduler(events=False)
     unwatched = Unwatched(scheduler, OPTIONS)
@@ -424,18 +350,6 @@ def test_counts_tell_what_showed_prefills_and_ends() -> None:
     }
 
 
-def test_load_that_others_send_keeps_as_many_of_ours_booked_and_no_more() -> None:
-    scheduler = make_scheduler()
-    unwatched = Unwatched(scheduler, OPTIONS)
-    for number in range(10):
-        follow(unwatched, scheduler, f"r{number}", number)
-
-    unwatched.report(W1, 4, 3.0)
-    pass_on(scheduler, unwatched.check(3.0), 3.0)
-
-    assert scheduler.sequences.loads(W1).active_requests == 4
-
-
 def test_a_report_that_is_taken_for_the_peers_again_and_again_ends_ours() -> None:
     scheduler = make_scheduler()
     unwatched = Unwatched(scheduler, OPTIONS)
@@ -448,18 +362,6 @@ def test_a_report_that_is_taken_for_the_peers_again_and_again_ends_ours() -> Non
         ended.append(ends_of(unwatched.check(float(second))))
 
     assert ended == [[]] * (TRIES - 1) + [[("ours", "report")]]
-
-
-def test_a_report_while_nothing_is_followed_is_soon_old_news() -> None:
-    scheduler = make_scheduler()
-    unwatched = Unwatched(scheduler, OPTIONS)
-    follow(unwatched, scheduler, "r1")
-    unwatched.report(W1, 0, 3.0)
-    unwatched.forget("r1")
-
-    assert unwatched.check(3.0) == []
-    follow(unwatched, scheduler, "r2", now=2.0)
-    assert ends_of(unwatched.check(3.1)) == []
 
 
 def test_what_somebody_tells_the_end_of_ends_by_nothing_else() -> None:
@@ -490,3 +392,13 @@ def test_what_nobody_tells_of_any_more_ends_as_the_others_do() -> None:
 
     assert first == [("early", "predicted")]
     assert ends_of(unwatched.check(1.5)) == [("late", "predicted")]
+
+
+def test_a_booking_whose_prefill_would_be_due_is_not_prefilled_when_it_is_gone() -> None:
+    scheduler = make_scheduler(events=False)
+    unwatched = Unwatched(scheduler, OPTIONS)
+    follow(unwatched, scheduler, "r1", due_s=0.5)
+
+    scheduler.finish("r1", 0.1)
+
+    assert unwatched.check(1.0) == [Over("r1", "gone")]

@@ -1,8 +1,6 @@
 import json
 from array import array
 
-import pytest
-
 from kvmesh.core.chat.continuation import Continuation, go_on
 from kvmesh.core.chat.splice import Seen
 from kvmesh.core.chat.stream_form import GREEDY
@@ -50,6 +48,50 @@ def asked(keep: StreamKeep | None = None, body: bytes = BODY) -> Resumption:
 
 def cut(resumption: Resumption, *events: bytes, plan: Agreeing | None = None) -> object:
     return resumption.cut(Asked(b""), stream_of(*events), RESET, plan or Agreeing(), poison=False)
+
+
+def test_names_are_kept_of_a_first_event_with_a_long_prompts_ids() -> None:
+    resumption = begun(StreamKeep(1 << 20))
+    resumption.sent(None, BODY, "http://w1", True)
+    resumption.opened(chunk("a", 4, prompt=list(range(5000))), "http://w1")
+
+    going = cut(resumption, chunk("a", 4, prompt=[1, 2, 3]))
+
+    assert isinstance(going, Going)
+    passed = resumption.feed(text_chunk("b", 5))
+    assert json.loads(passed.removeprefix(b"data: "))["id"] == json.loads(FIRST[6:])["id"]
+
+
+def test_of_a_long_prompt_only_the_ids_are_kept_once_the_answer_has_begun() -> None:
+    keep, whole = StreamKeep(1 << 20), BODY.replace(b"[]", b'[{"content":"%b"}]' % (b"x" * 9000))
+    resumption, plan = asked(keep, whole), Agreeing()
+    key, used = resumption.key, keep.used
+
+    resumption.thin(stream_of(chunk("", prompt=[1, 2, 3])))
+    assert resumption.thick, "nothing of the answer has passed"
+    resumption.thin(stream_of(FIRST))
+    assert (resumption.thick, keep.used) == (False, used - 9000 - len('{"content":""}'))
+    going = cut(resumption, FIRST, plan=plan)
+
+    assert isinstance(going, Going)
+    assert json.loads(going.exchange.request.body) == json.loads(BODY)
+    assert resumption.key == key
+    _, sent = resumption.sent(None, b"", "http://w2", True)
+    assert (json.loads(sent)["prompt"], json.loads(sent)["max_tokens"]) == ([1, 2, 3, 4], 8)
+    resumption.over()
+    assert keep.used == 0
+
+
+def test_a_long_prompt_is_kept_where_its_ids_are_not() -> None:
+    whole = BODY.replace(b"[]", b'[{"content":"%b"}]' % (b"x" * 9000))
+    resumption, plan = asked(body=whole), Agreeing()
+
+    resumption.thin(stream_of(text_chunk("a")))
+    going = cut(resumption, text_chunk("a"), plan=plan)
+
+    assert isinstance(going, Going)
+    assert going.exchange.request.body == whole
+    assert not asked().thick
 
 
 def test_what_all_keep_is_bounded_and_given_back() -> None:
@@ -173,15 +215,6 @@ def test_what_lacks_its_end_alone_is_completed() -> None:
     assert resumption.cut(Asked(b""), stream_of(*events), LEFT, plan, poison=False) is None
     assert cut(resumption, *events, plan=plan) == DONE
     assert plan.lost == [RESET]
-
-
-@pytest.mark.parametrize("events", [(FIRST, DONE), (b"x" * (17 << 20),)], ids=["whole", "torn"])
-def test_what_is_whole_or_torn_does_not_go_on(events: tuple[bytes, ...]) -> None:
-    assert cut(asked(), *events) is None
-
-
-def test_an_error_is_no_end() -> None:
-    assert cut(asked(), FIRST, ERROR + DONE) is not None
 
 
 def test_where_an_event_begins() -> None:

@@ -14,14 +14,6 @@ def test_pieces_make_one_body_that_is_counted_once() -> None:
     assert body.take() == b'{"a": [1, 2, 3]}'
 
 
-def test_a_body_of_one_piece_is_not_copied() -> None:
-    piece = b'{"a": []}'
-    body = ArrivingBody(piece)
-
-    assert (body.count().values, body.count().values) == (3, 3)
-    assert body.take() is piece
-
-
 def test_many_pieces_between_two_questions_are_a_crowd() -> None:
     body = ArrivingBody(b"x")
     for _ in range(CROWDED):

@@ -77,15 +77,6 @@ def test_a_body_beyond_what_is_left_of_the_budget_is_refused_when_it_comes_whole
     assert [item.status for item in reader.ready if isinstance(item, Problem)] == [503]
 
 
-def test_requests_that_come_whole_count_as_pipelined() -> None:
-    reader = RequestReader(HttpLimits(max_pipelined=2))
-
-    for _ in range(3):
-        reader.feed(FIRST)
-
-    assert [isinstance(item, Problem) for item in reader.ready] == [False, False, True]
-
-
 def test_a_long_body_is_screened_though_it_came_whole() -> None:
     refused = Problem(401, "no key")
     reader = RequestReader(HttpLimits(), screen=lambda _head: refused)
@@ -123,14 +114,6 @@ def test_headers_put_in_place_of_those_sent_are_what_is_asked_for_from_then_on()
 
     assert [one.header(b"tenant") for one in (changed, fresh, other)] == [b"t", b"t", None]
     assert [one.header(b"x") for one in (changed, fresh, other)] == [None, None, b"y"]
-
-
-def test_a_released_body_is_gone() -> None:
-    request = Request("POST", b"/", [], b"abc")
-
-    request.release_body()
-
-    assert request.body == b""
 
 
 def test_a_replaced_body_is_charged_in_place_of_the_one_sent() -> None:

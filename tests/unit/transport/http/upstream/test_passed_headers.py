@@ -77,10 +77,6 @@ def test_what_a_browser_could_show_or_run_becomes_plain_text(value: bytes) -> No
     assert kept == [(b"server", b"a"), PLAIN, NOSNIFF]
 
 
-def test_two_types_are_none() -> None:
-    assert passed_headers([JSON, (b"content-type", b"text/html")], ours=True) == [PLAIN, NOSNIFF]
-
-
 @pytest.mark.parametrize("names", [b"x-hop, close", b"keep-alive,X-Hop", b",x-hop"])
 def test_what_a_connection_header_names_is_of_one_hop(names: bytes) -> None:
     headers = [(b"x-hop", b"1"), JSON, (b"connection", b"close"), (b"connection", names)]
@@ -108,10 +104,6 @@ def test_an_event_stream_is_not_to_be_buffered() -> None:
 )
 def test_a_type_of_an_api_stays(value: bytes) -> None:
     assert passed_headers([(b"content-type", value)], ours=False)[0] == (b"content-type", value)
-
-
-def test_a_response_without_a_type_gets_none() -> None:
-    assert passed_headers([(b"server", b"a")], ours=False) == [(b"server", b"a"), NOSNIFF]
 
 
 @pytest.mark.parametrize(

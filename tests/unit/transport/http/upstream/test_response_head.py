@@ -19,7 +19,3 @@ def test_a_long_answer_is_passed_on() -> None:
 
     assert not held.take(b"x" * MAX_KEPT_BYTES)
     assert len(held.take(b"x")) == MAX_KEPT_BYTES + 1
-
-
-def test_nothing_came_yet() -> None:
-    assert HeldAnswer().body() == b""

@@ -23,17 +23,6 @@ RESPONSES = [
 ]
 
 
-@pytest.mark.parametrize(("data", "body"), RESPONSES)
-def test_a_response_ends_for_certain_however_it_is_cut(data: bytes, body: bytes) -> None:
-    for cut in range(len(data)):
-        reader, found = read(data[:cut], data[cut:])
-
-        assert found == body
-        assert reader.stage is ReadStage.COMPLETE
-        assert reader.reusable
-        assert reader.status in {200, 204, 304}
-
-
 ANSWERS = [
     *(data for data, _ in RESPONSES),
     OK + b"Server: a\r\nContent-Type:\tx \r\nX-Odd: \xff\r\nContent-Length: 3\r\n\r\nabc",
@@ -94,14 +83,6 @@ def test_an_answer_above_a_bound_is_the_parsers(head: int, headers: int, body: i
     assert take_answer(data, head, headers, body) is None
 
 
-def test_headers_of_an_interim_response_are_forgotten() -> None:
-    reader, _ = read(
-        b"HTTP/1.1 103 H\r\nLink: x\r\n\r\n", OK + b"X-A: b \r\nContent-Length: 0\r\n\r\n"
-    )
-
-    assert reader.headers == [(b"x-a", b"b"), (b"content-length", b"0")]
-
-
 def test_a_response_without_length_lasts_until_the_connection_closes() -> None:
     reader, body = read(OK + b"\r\nab", b"c")
 
@@ -133,18 +114,6 @@ def test_bytes_behind_a_response_spoil_the_connection_not_the_response(surplus: 
     assert body == b"a"
     assert reader.stage is ReadStage.COMPLETE
     assert not reader.reusable
-
-
-def test_a_closing_upstream_is_not_reused() -> None:
-    assert not read(OK + b"Connection: close\r\nContent-Length: 1\r\n\r\na")[0].reusable
-
-
-def test_one_reader_reads_many_responses() -> None:
-    reader = ResponseReader()
-    for _ in range(3):
-        reader.begin()
-        assert reader.feed(RESPONSES[1][0]) == b"abc"
-        assert reader.reusable
 
 
 @pytest.mark.parametrize(
@@ -210,20 +179,3 @@ def test_a_known_head_needs_no_parser_until_something_odd_comes(pieces: tuple[by
     assert b"".join([reader.feed(piece) for piece in pieces]) == b"abc"
 
     assert (reader.stage, reader.status, reader.reusable) == (ReadStage.COMPLETE, 200, True)
-
-
-def test_a_reader_is_fresh_until_it_reads() -> None:
-    reader = ResponseReader()
-    fresh = [reader.fresh]
-
-    reader.begin(expect_body=False)
-    fresh.append(reader.fresh)
-    reader.begin()
-    fresh.append(reader.fresh)
-    reader.feed(b"H")
-    fresh.append(reader.fresh)
-    reader.begin()
-    reader.take_head(STREAM, 200)
-    fresh.append(reader.fresh)
-
-    assert fresh == [True, False, True, False, False]

@@ -82,16 +82,6 @@ def test_a_deadline_may_be_moved_by_setting_it() -> None:
     assert len(item.fired) == 1
 
 
-def test_an_item_may_set_its_next_deadline_when_one_fires() -> None:
-    wheel, loop = wheel_and_loop()
-    item = Item(100.5, again_s=1.0)
-    wheel.add(item)
-
-    loop.run(10)
-
-    assert 6 <= len(item.fired) <= 10
-
-
 def test_a_wheel_without_items_does_not_turn() -> None:
     wheel, loop = wheel_and_loop()
     item = Item(NEVER)
@@ -105,15 +95,6 @@ def test_a_wheel_without_items_does_not_turn() -> None:
 
     assert loop.due == []
     assert len(wheel) == 0
-
-
-def test_the_clock_is_fresh_when_the_first_item_comes() -> None:
-    wheel, loop = wheel_and_loop()
-    loop.run(50)
-
-    wheel.add(Item(NEVER))
-
-    assert wheel.now_s == 150.0
 
 
 def test_an_item_discarded_by_another_in_the_same_turn_does_not_fire() -> None:
@@ -171,18 +152,6 @@ async def test_a_tick_that_fails_is_reported_and_does_not_stop_the_wheel(
 
     assert len(item.fired) == 1
     assert [one[TASK] for one in reported] == ["deadline"]
-
-
-def test_a_closed_wheel_is_silent() -> None:
-    wheel, loop = wheel_and_loop()
-    item = Item(100.1)
-    wheel.add(item)
-
-    wheel.close()
-    loop.run(5)
-
-    assert item.fired == []
-    assert item.spoke == -1
 
 
 def test_the_wheel_sleeps_while_all_its_items_are_idle() -> None:

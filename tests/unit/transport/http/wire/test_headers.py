@@ -6,22 +6,11 @@ from kvmesh._native import match_head, render
 from kvmesh.bounds import MAX_SECONDS
 from kvmesh.transport.http.server.request import Request, forwarded_block
 from kvmesh.transport.http.wire.headers import (
-    STATUS_LINES,
     HttpDate,
     end_to_end,
     retry_after_s,
 )
 from tests.reference.transport import heads
-
-
-def test_a_status_line_needs_no_registered_reason() -> None:
-    assert STATUS_LINES[404] == b"HTTP/1.1 404 Not Found\r\n"
-    assert STATUS_LINES[299] == b"HTTP/1.1 299 \r\n"
-
-
-def test_header_lines_are_rendered_in_order() -> None:
-    assert render([(b"a", b"1"), (b"b", b"")]) == b"a: 1\r\nb: \r\n"
-    assert render([]) == b""
 
 
 @pytest.mark.parametrize("value", [b"a\r\nx: y", b"a\nb", b"a\rb"])

@@ -8,16 +8,6 @@ def seal(time_ms: int, counter: int = 1, key: str = "U1", session: str = "a") ->
     return Seal(key, session, time_ms, counter, b"")
 
 
-def test_what_was_taken_is_not_new_and_neither_is_what_came_before_it() -> None:
-    fresh = Freshness()
-    fresh.take(seal(1_000, 5), SUBJECT, 1_000)
-
-    assert not fresh.is_new(seal(1_000, 5), SUBJECT)
-    assert not fresh.is_new(seal(999, 6), SUBJECT)
-    assert fresh.is_new(seal(1_000, 6), SUBJECT)
-    assert fresh.is_new(seal(1_001, 1), SUBJECT)
-
-
 def test_subjects_lives_and_keys_are_told_apart() -> None:
     fresh = Freshness()
     fresh.take(seal(1_000), SUBJECT, 1_000)

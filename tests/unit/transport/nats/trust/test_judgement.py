@@ -23,14 +23,6 @@ def reason(refusal: Refusal | None) -> str:
     return "" if refusal is None else refusal.reason
 
 
-def test_a_good_message_is_taken_once() -> None:
-    taken, good = Freshness(), message("w0")
-
-    verdicts = [reason(judge(good, ANCHORS, NOW_MS, taken)) for _ in range(3)]
-
-    assert verdicts == ["", "stale", "stale"]
-
-
 def test_a_stored_value_may_be_read_again_and_again() -> None:
     stored = message("r0", "$KV.kvmesh_meta.manifest.chat")
 
@@ -71,11 +63,6 @@ def test_a_wrong_clock_is_told_by_name_and_seconds(off_ms: int, word: str) -> No
     assert texts[0].startswith(f"the clock of chat/w0 is 30 s {word}")
     assert texts[1].startswith(f"the clock of router chat/r0 is 30 s {word}")
     assert texts[2].startswith(f"the clock of router chat/r0 or of the NATS server is 30 s {word}")
-
-
-@pytest.mark.parametrize("off_ms", [-STALE_MS, 0, STALE_MS])
-def test_a_clock_within_the_bound_is_good(off_ms: int) -> None:
-    assert judge(message("w0", at_ms=NOW_MS + off_ms), ANCHORS, NOW_MS) is None
 
 
 def test_a_command_signed_before_this_process_listened_is_a_recording() -> None:

@@ -19,7 +19,6 @@ from kvmesh.core.engines.kv_events.cache import EngineCache, OddEvents
 from kvmesh.core.engines.kv_events.groups.compiled import new_table
 from kvmesh.core.engines.kv_events.groups.grouped import GroupedCache
 from kvmesh.core.engines.kv_events.groups.table import GroupTable
-from kvmesh.core.engines.kv_events.residency import Handover, ResidencyStatistics
 
 TOKENS = list(range(16))
 H = sequence_hashes(TOKENS, 4)
@@ -253,13 +252,6 @@ def test_an_engine_that_turns_out_to_have_groups_keeps_what_it_held() -> None:
     assert [group.kind for group in statistics.groups] == ["", "mamba"]
 
 
-def test_nothing_to_take_over_leaves_the_groups_to_be_learned(make: Make) -> None:
-    cache = make()
-    cache.adopt(Handover(0, 0, (), ResidencyStatistics(0)))
-
-    assert cache.take([FULL, STATE])[:2] == [Cleared(), Reuse()]
-
-
 def test_without_a_full_group_what_is_held_and_all_before_it_is_the_chain(make: Make) -> None:
     cache = make()
 
@@ -322,15 +314,6 @@ def test_an_engine_that_restarts_is_taken_for_one_of_one_group_again() -> None:
     assert cache.statistics().groups == ()
 
 
-def test_an_engine_that_drops_blocks_is_followed_by_groups_from_the_beginning() -> None:
-    cache = EngineCache(4, decode=lambda payload: BATCHES[payload[0]], drops=True)
-
-    reported = cache.take(b"\1")
-
-    assert reported == [Cleared(), Reuse(0, 1), chain(ROOT, *H), ends(*H[1:])]
-    assert (cache.block_size, cache.statistics().visible_blocks) == (4, 4)
-
-
 def test_a_dropped_block_is_one_more_behind_each_end(make: Make) -> None:
     cache = make(4, drops=True)
 
@@ -339,19 +322,6 @@ def test_a_dropped_block_is_one_more_behind_each_end(make: Make) -> None:
     assert reported == [Cleared(), Reuse(0, 1), chain(ROOT, *H), ends(*H[1:])]
     assert [one.blocks for one in cache.groups()] == [4]
     assert cache.take([EngineRemoved((13,))])[0] == Removed(pack_hashes(sorted(H[2:])), ENDS)
-
-
-def test_the_rule_is_told_though_the_first_sign_of_groups_has_no_tokens() -> None:
-    batches = [
-        EngineBatch(0.0, 0, (stored((11, 12, 13, 14)),)),
-        EngineBatch(0.0, 0, (state((99,), ()),)),
-        EngineBatch(0.0, 0, (EngineRemoved((14,)),)),
-    ]
-    cache = EngineCache(decode=lambda payload: batches[payload[0]])
-
-    assert cache.take(b"\0") == [chain(ROOT, *H)]
-    assert cache.take(b"\1") == [Cleared(), Reuse(), chain(ROOT, *H), ends(*H)]
-    assert cache.take(b"\2") == [Removed(pack_hashes(H[3:]), ENDS), Removed(pack_hashes(H[3:]))]
 
 
 def test_block_sizes_whose_common_multiple_is_no_number_of_the_compiled_core_are_followed() -> None:

@@ -62,14 +62,3 @@ def test_a_hit_that_drops_a_block_ends_behind_the_state_that_it_needs() -> None:
     on.hits.settle()
 
     assert on.hits.take_ends() == ([Removed(pack_hashes((2,)), ENDS)], [])
-
-
-def test_a_tier_that_is_new_takes_what_is_held() -> None:
-    on = Fixture()
-    on.hold(FULL, 1, 2)
-    on.hold(WINDOW, 2)
-
-    farther = TierHits(1, on.tree, on.groups, max_hidden=9)
-
-    assert farther.settle() == [Stored(ROOT, pack_hashes((1, 2)), 1)]
-    assert farther.take_ends() == ([], [Stored(ROOT, pack_hashes((2,)), ENDS + 1)])

@@ -68,21 +68,6 @@ def test_a_kind_says_what_a_hit_needs(
     assert group.statistics(3).understood is understood
 
 
-def test_blocks_are_told_in_the_unit_that_all_sizes_share() -> None:
-    groups = learned(stored(0, size=48), stored(1, "mamba", 32), stored(2, None, 64, tier=1))
-
-    assert (groups.unit, [group.step for group in groups.all()]) == (16, [3, 2, 4])
-    assert learned(stored(size=32), said=16).unit == 16
-    assert learned(stored(size=32), said=24).unit == 32
-
-
-def test_a_partial_block_does_not_change_its_groups_size() -> None:
-    groups = learned(stored(0, size=32), stored(1, "mamba", 32))
-
-    assert groups.learn([stored(1, "mamba", 16)]) is Learned.RULE
-    assert (only(groups, 1).block_size, groups.unit, groups.align) == (32, 32, 1)
-
-
 def test_hits_end_at_multiples_of_every_block_size_unless_states_are_kept_at_finer_ones() -> None:
     assert learned(stored(0), stored(1, "sliding_window", 32, window=64)).align == 2
     assert learned(stored(0), stored(1, "mamba", 32)).align == 1
@@ -109,21 +94,6 @@ def test_only_news_is_learned_and_another_unit_or_lookahead_voids_what_is_held()
     assert groups.learn([stored(ahead=2)]) is Learned.UNIT
     assert (groups.unit, groups.lookahead) == (8, 2)
     assert groups.learn([EngineStored((1,), None, b"", 0, tier=1, group=5)]) is Learned.NOTHING
-
-
-def test_a_kind_that_is_told_later_counts() -> None:
-    groups = learned(stored(kind=None))
-
-    assert groups.learn([stored(kind="mamba")]) is Learned.RULE
-    assert groups.learn([stored(kind=None)]) is Learned.NOTHING
-    assert only(groups, 0).role is Role.STATE
-
-
-def test_events_with_tokens_for_every_hash_go_first_and_one_groups_keep_their_order() -> None:
-    state, full, gone = stored(1, "mamba"), stored(0), EngineRemoved((1,), 0, 1)
-    unknown = EngineRemoved((1,), 0, 9)
-
-    assert learned(state, full).order([state, gone, unknown, full]) == [unknown, full, state, gone]
 
 
 def test_more_groups_than_a_model_has_are_refused() -> None:
