@@ -218,10 +218,12 @@ class EventStream:
     def kept(self) -> Kept | None:
         """What was kept so far, None without `keep`. O(ids)."""
 
-    def keep(self, most_bytes: int, strip: bool) -> None:
+    def keep(self, most_bytes: int, strip: bool, marking: bool = False) -> None:
         """Keep the token ids of what passes from now on, 4 bytes each, at most `most_bytes` in all.
 
-        Its text is counted, and with `strip` each list of ids passes as null.
+        With `marking` each event leaves marks, too (`core.chat.stream_marks`), of which at most
+        four times as much is kept. Its text is counted, and with `strip` each list of ids passes
+        as null.
         Lists are found at their places in chunks of /v1/chat/completions and /v1/completions, in
         events of one line `data: {…}`. A malformed event passes as it is. An event is held up to
         64 KiB and 3 bytes for each of `most_bytes`, because a prompt's ids may be many; from the

@@ -38,6 +38,10 @@ class Subjects(msgspec.Struct, frozen=True):
         """Return where a router replica's bookings go."""
         return f"{self.namespace}.seq.{self.bucket}.{router}"
 
+    def named_streams(self, router: str = "*") -> str:
+        """Return where a router replica tells how far streams have come."""
+        return f"{self.namespace}.str.{self.bucket}.{router}"
+
     def control(self, worker: str = "*") -> str:
         """Return where commands to one worker go."""
         return f"{self.namespace}.ctl.{self.bucket}.{worker}"

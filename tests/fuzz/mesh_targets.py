@@ -26,9 +26,18 @@ from kvmesh.actors.messages import (
     WriteFormat,
 )
 from kvmesh.actors.wire import decode, encode
+from kvmesh.bounds import UNREADABLE
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
+from kvmesh.core.chat.named_streams import (
+    NamedStreams,
+    StreamHead,
+    StreamNews,
+    decode_news,
+    encode_news,
+)
+from kvmesh.core.chat.stream_marks import cut_behind
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.snapshot_manifest import (
     Manifest,
@@ -85,6 +94,12 @@ MORE_RECORDS: Final = message_of(
 )
 """Goes on behind `RECORDS` and has each kind of record."""
 
+MOST_NAMED: Final = 1 << 14
+MARK: Final = b"\x00\1\4\0\1\2\3\4"
+HEAD: Final = StreamHead("/v1/completions", b'{"prompt":"a"}', b'{"id":"x"}', b"\1\0\0\0")
+NEWS: Final = StreamNews("mine", "ann", 3, ids=b"\2\0\0\0", marks=MARK, head=HEAD)
+GROWN: Final = StreamNews("mine", "ann", 3, "over", 4, b"\3\0\0\0", 8, MARK)
+
 
 def message(data: bytes) -> None:
     """Read a heartbeat or a command; the first byte chooses the kind."""
@@ -115,6 +130,24 @@ def records(data: bytes) -> None:
             answers.append(str(error))
     assert answers[0] == answers[1], answers
     assert twins[0].view() == twins[1].view()
+
+
+def news(data: bytes) -> None:
+    """Hear of named streams, and cut each behind any of its events."""
+    streams = NamedStreams(MOST_NAMED)
+    streams.take(NEWS, 0.0)
+    with contextlib.suppress(*UNREADABLE, ValueError):
+        heard = decode_news(data)
+        assert [one for part in encode_news(heard, 1 << 20) for one in decode_news(part)] == heard
+        for one in heard:
+            streams.take(one, 1.0)
+            assert streams.used <= MOST_NAMED
+            found = streams.find(one.key, 1.0)
+            for events in range(0 if found is None else found.events() + 1):
+                assert found is not None
+                cut = cut_behind(found.kept(), events)
+                assert cut is not None
+                assert len(cut.kept.token_ids) <= len(found.ids)
 
 
 def manifest(data: bytes) -> None:
@@ -153,6 +186,7 @@ def signature(data: bytes) -> None:
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "message": message,
     "records": records,
+    "news": news,
     "manifest": manifest,
     "snapshot": snapshot,
     "url": url,
@@ -170,6 +204,7 @@ def seeds(target: str) -> Iterator[bytes]:
     made = {
         "message": [bytes([KINDS.index(type(one))]) + encode(one) for one in reported],
         "records": [RECORDS, MORE_RECORDS, *_stories()],
+        "news": encode_news([NEWS, GROWN], 1 << 10),
         "manifest": [
             encode_manifest(Manifest((SnapshotGeneration("idx", "today", 9, 100, "00", 1),)))
         ],

@@ -104,6 +104,9 @@ class StillMesh:
     def distrust(self, worker: WorkerId, distrust: Distrust) -> None:
         self.doubts.append((worker, distrust.misses, distrust.answers))
 
+    def share_streams(self, hear: object) -> None:
+        """There are no siblings."""
+
     async def start(self, advertise_url: str) -> None:
         del advertise_url
         for number, worker in enumerate(self._server.fleet):

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -28,6 +28,7 @@ from kvmesh.app.members.warning_lines import NO_USABLE_WORKER, by_reason
 from kvmesh.app.mesh.checkpoint_keeper import CheckpointKeeper
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink, Role
 from kvmesh.app.mesh.router_commands import RouterCommands
+from kvmesh.app.mesh.router_mesh import Hear
 from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
 from kvmesh.app.views.figure import Source
@@ -191,6 +192,10 @@ class RouterMesh:
         """Publish a message to the other replicas."""
         if self._driver is not None:
             self._driver.post("replica_sync", message)
+
+    def share_streams(self, hear: Hear) -> Callable[[bytes], None]:
+        """Have what siblings tell of named streams heard; return what tells them."""
+        return self.link.share_streams(hear)
 
     def distrust(self, worker: WorkerId, distrust: Distrust) -> None:
         """Have the worker send all it holds: its answers show that the index is wrong about it."""

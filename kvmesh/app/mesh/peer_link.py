@@ -19,6 +19,7 @@ from kvmesh.app.members.silence_watch import watch_silence
 from kvmesh.app.members.warning_lines import by_reason
 from kvmesh.app.mesh.plane import event_plane, subjects_for
 from kvmesh.app.mesh.program_store import ProgramStore
+from kvmesh.app.mesh.router_mesh import Hear
 from kvmesh.app.mesh.session_store import SessionStore
 from kvmesh.app.process.build import own_version
 from kvmesh.app.views.figure import Source
@@ -83,6 +84,8 @@ class PeerLink:
         self._router = router
         self._role: Role = options.role
         self._sharing: ProgramSharing | None = None
+        self._hears_streams: Hear | None = None
+        self._listens = False
         nobody = WorkerRegistry(Membership(), scheduler.sequences)
         self.registry = Registry(
             RegistryOptions(
@@ -133,9 +136,25 @@ class PeerLink:
         ]
         if self._receives_workers:
             subscribers.append((subjects.heartbeats(), heartbeats))
+        if self._hears_streams is not None:
+            subscribers.append((subjects.named_streams(), self._hears_streams))
         for pattern, deliver in subscribers:
             subscription = await self.plane.bus.subscribe(pattern, deliver)
             stack.push_async_callback(subscription.close)
+        self._listens = True
+
+    def share_streams(self, hear: Hear) -> Callable[[bytes], None]:
+        """Have what siblings tell of named streams heard from when this link listens; return what
+        tells them, and nobody before.
+        """
+        self._hears_streams = hear
+        subject = self.subjects.named_streams(self.router_id)
+
+        def publish(message: bytes) -> None:
+            if self._listens:
+                self.plane.bus.publish(subject, message)
+
+        return publish
 
     def watch_silence(self, stack: contextlib.AsyncExitStack, driver: AioDriver) -> None:
         """Ask over HTTP who is not heard, until `stack` ends. Siblings get no engine's key."""

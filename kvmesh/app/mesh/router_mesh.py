@@ -11,6 +11,9 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.insight.predictions import Distrust
 
+Hear = Callable[[str, bytes], None]
+"""Takes a message's subject and its bytes."""
+
 
 class MeshPart(Protocol):
     """How a router learns of workers and caches.
@@ -57,6 +60,12 @@ class MeshPart(Protocol):
     @property
     def released(self) -> Callable[[Booking], None] | None:
         """Return what is called with each booking that this router released; None for nothing."""
+        ...
+
+    def share_streams(self, hear: Hear) -> Callable[[bytes], None] | None:
+        """Have what siblings tell of named streams heard; return what tells them, None where there
+        can be none.
+        """
         ...
 
     def distrust(self, worker: WorkerId, distrust: Distrust) -> None:

@@ -13,6 +13,7 @@ from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, fitting
 from kvmesh.app.members.warning_lines import NO_USABLE_WORKER
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink, Role
 from kvmesh.app.mesh.router_commands import RouterCommands
+from kvmesh.app.mesh.router_mesh import Hear
 from kvmesh.app.mesh.static_workers import StaticWorkers
 from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
@@ -144,6 +145,10 @@ class SharingMesh:
     def released(self) -> Callable[[Booking], None] | None:
         """Return who has to know of released bookings: the engines' events must follow."""
         return self._static.released if self._static is not None else None
+
+    def share_streams(self, hear: Hear) -> Callable[[bytes], None]:
+        """Have what siblings tell of named streams heard; return what tells them."""
+        return self.link.share_streams(hear)
 
     def distrust(self, worker: WorkerId, distrust: Distrust) -> None:
         """Ignore wrong predictions: without events nothing more exact can be requested."""

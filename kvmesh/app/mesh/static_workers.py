@@ -23,6 +23,7 @@ from kvmesh.app.members.warning_lines import NO_WORKER_ANSWERS, by_reason
 from kvmesh.app.members.worker_option import StaticWorker
 from kvmesh.app.mesh.discovery import Discovery
 from kvmesh.app.mesh.engine_attachment import EngineAttachment, Rank
+from kvmesh.app.mesh.router_mesh import Hear
 from kvmesh.app.views.figure import Source
 from kvmesh.app.views.mesh_figures import INDEX
 from kvmesh.core.blocks.events import WorkerId
@@ -171,6 +172,9 @@ class StaticWorkers:
         attachment = self._attached.get(booking.worker)
         if attachment is not None:
             attachment.served(booking.worker)
+
+    def share_streams(self, hear: Hear) -> None:
+        """Return nothing: there are no siblings."""
 
     def distrust(self, worker: WorkerId, distrust: Distrust) -> None:
         """Read the engine's history anew, if its events are followed; guesses may miss."""

@@ -2,6 +2,7 @@
 
 import time
 from functools import lru_cache
+from typing import Final
 
 from kvmesh.actors.members.meta_router import MOST_REPLICAS, MetaRouter
 from kvmesh.app.members.failure_care import FailureCare
@@ -16,6 +17,8 @@ from kvmesh.transport.http.forward.resume import Going
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
+
+NOT_FOUND: Final = 404
 
 
 @lru_cache(maxsize=MOST_REPLICAS)
@@ -124,6 +127,9 @@ class BucketPlan:
             return True
         replica, now = self._route.replica.name, time.monotonic()
         self._care.hangs.waiting.pop(self, None)
+        if failure.status == NOT_FOUND:
+            self._meta.note(replica, UNKNOWN, now)  # it does not know what is asked for
+            return True
         if failure.kind == "no_worker":
             self._meta.table.workerless.refused(replica, self._request.model, now)
             self._meta.note(replica, UNKNOWN, now)

@@ -26,7 +26,7 @@ from kvmesh.app.members.prober import Probe
 from kvmesh.app.members.warning_lines import UrlRefusals, by_reason
 from kvmesh.app.mesh.meta_mesh import MetaMesh
 from kvmesh.app.mesh.static_replicas import StaticReplicas
-from kvmesh.app.meta.bucket_plan import BucketPlan
+from kvmesh.app.meta.bucket_plan import NOT_FOUND, BucketPlan
 from kvmesh.app.meta.bucket_policy import bucket_policy
 from kvmesh.app.meta.bucket_reader import BucketReader, Digest, is_long
 from kvmesh.app.meta.programs import MetaPrograms
@@ -85,6 +85,8 @@ class Read(Protocol):
 
 TEMPORARY_REDIRECT = 307
 UNAVAILABLE = 503
+STREAMS_PATH: Final = "/v1/streams/"
+MOST_ASKED: Final = 256
 RETRY_STATUSES: Final = frozenset({UNAVAILABLE})
 """What a replica says that cannot decide now; all else its workers say, and it has tried them."""
 
@@ -127,6 +129,10 @@ class MetaServer:
             retry_statuses=RETRY_STATUSES,
         )
         self._once = msgspec.structs.replace(self._options, max_deaths=0)
+        # One replica after the other is asked who knows a stream.
+        self._of_streams = msgspec.structs.replace(
+            self._options, retry_statuses=RETRY_STATUSES | {NOT_FOUND}, max_retries=MOST_ASKED
+        )
         self._streams = StreamKeep(settings.upstream.keep_stream_bytes)
         keep = self._streams if self._streams.most else None
         self._by_path = by_path(msgspec.structs.replace(self._options, keep=keep))
@@ -302,7 +308,9 @@ class MetaServer:
             self._redirect(exchange, request)
             return
         options = self._once
-        if may_repeat(exchange.request):
+        if exchange.request.path.startswith(STREAMS_PATH):
+            options = self._of_streams
+        elif may_repeat(exchange.request):
             options = self._by_path.get(exchange.request.path, self._options)
         if self._tracer is not None:
             self._tracer.begin(exchange)

@@ -54,6 +54,7 @@ from kvmesh.app.serve.formula_watch import FormulaWatch
 from kvmesh.app.serve.prefill import Splits
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.serve.routing_lines import RoutingSummary
+from kvmesh.app.serve.stream_sharing import StreamSharing
 from kvmesh.app.serve.toucher import touching
 from kvmesh.app.views.dashboard_page import ViewPages
 from kvmesh.app.views.front_figures import POOL, URLS, span_figures
@@ -177,13 +178,13 @@ class RouterServer:
         )
         routing.wanting, routing.on_served = self.router.wanting, self.mesh.served
         self.router.resized.append(routing.resize)
+        streams = StreamKeep(settings.upstream.keep_stream_bytes)
         return RoutingContext(
             router=self.router,
             router_id=self.router_id,
             bucket=settings.bucket,
-            counters=RoutingCounters(
-                self._care.failures, routing.tokens, StreamKeep(settings.upstream.keep_stream_bytes)
-            ),
+            counters=RoutingCounters(self._care.failures, routing.tokens, streams),
+            named=self._named(streams),
             clock=time.monotonic,
             log=get_logger().bind(),  # bound once: a proxy binds anew at each use, 6 us
             fixed_headers=(
@@ -216,6 +217,15 @@ class RouterServer:
             alternatives=self._alternatives(),
             scaling=settings.scaling,
         )
+
+    def _named(self, streams: StreamKeep) -> StreamSharing | None:
+        """Return what tells siblings of streams that clients named; a picker serves none."""
+        if self._door.role == "picker" or not streams.most:
+            return None
+        header = self.settings.admission.tenant_header
+        sharing = StreamSharing(streams.named, self.router_id, header)
+        sharing.publish = self.mesh.share_streams(sharing.hear)
+        return sharing
 
     def _why_not(self) -> str:
         """Return why no request should come; "" when they may."""

@@ -11,6 +11,7 @@ from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.prefill import Splits
+from kvmesh.app.serve.resumed import PATH, ResumedStreams
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.figure import Source
 from kvmesh.settings.roles import RouterSettings
@@ -101,6 +102,10 @@ class HttpDoor:
             serving.viewers,
         )
         gateway.mount(routes)
+        resumed = ResumedStreams(
+            serving.context, serving.reader, splits.pool, serving.options, serving.viewers
+        )
+        routes.add_prefix(PATH, resumed.serve)
         tenant_header = settings.admission.tenant_header
         self._front = FrontDoor(settings.http, routes, tenant_header=tenant_header)
 

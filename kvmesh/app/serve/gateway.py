@@ -17,6 +17,7 @@ from kvmesh.app.serve.fetching import FetchingRequest
 from kvmesh.app.serve.placed_turns import begin_turn, bound_turn, may_pass
 from kvmesh.app.serve.prefill import Sent, Splits
 from kvmesh.app.serve.response_holders import named_response, response_of
+from kvmesh.app.serve.resumed import checked_name
 from kvmesh.app.serve.routed import RoutedRequest, take_back
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.admission.access import ROLES_HEADER
@@ -29,7 +30,13 @@ from kvmesh.core.programs.standing import outlook
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.split.forms import why_whole
 from kvmesh.errors import KvMeshError, RequestError
-from kvmesh.transport.http.forward.plan import Forwarder, ForwardOptions, ForwardPlan
+from kvmesh.transport.http.forward.plan import (
+    Forwarder,
+    ForwardOptions,
+    ForwardPlan,
+    Startable,
+)
+from kvmesh.transport.http.forward.resume import STREAM_ID
 from kvmesh.transport.http.openai import (
     ENDPOINTS,
     OTHERS,
@@ -126,6 +133,8 @@ class Gateway(Generic[E]):
             endpoint = find_endpoint(request.method, request.path, passthrough=True)
         if self._viewers.apart:
             self._check_salted(request.path, endpoint)
+        if (name := request.head.get(STREAM_ID)) is not None:
+            checked_name(name)
         if endpoint.kind in _SCANNED and self._serve_scanned(exchange, endpoint):
             return
         self._reader.read(exchange, endpoint, self._go_on)
@@ -293,6 +302,14 @@ class Gateway(Generic[E]):
             one.veiled = True
             plan = plan if plan is routed else RedactedPlan(plan)
         forwarding.begin(plan, stream=one.streams)
+        if one.streams and (name := asked.head.get(STREAM_ID)) is not None:
+            self._name(exchange, forwarding, name.decode())
+
+    def _name(self, exchange: E, forwarding: Startable, name: str) -> None:
+        """Have the stream's progress told, so that its client may ask for the rest of it."""
+        named, resumption = self._context.named, getattr(forwarding, "resumption", None)
+        if named is not None and resumption is not None:
+            named.begin(exchange, resumption, named.key_of(exchange.request, name))
 
     def _plan_of(self, exchange: E, request: RouteRequest, routed: RoutedRequest) -> ForwardPlan:
         """Return the plan of a request that may be sent to two workers, or told where to fetch."""

@@ -44,18 +44,20 @@ class RoutedRequest:
     admission gate before their first attempt, and while nobody may be given one; when their turn
     comes their `forwarding` proceeds. One that lost its worker is held, too, unless it may not be
     repeated, which `forwarding` knows. `fetch_s` is how much longer its first byte may take since
-    its worker fetches the prompt's KV cache from another.
+    its worker fetches the prompt's KV cache from another. `resumed`: its client has so many tokens
+    of the stream that it asks for, None of any other request.
     """
 
     __slots__ = (
         "_attempts", "_blame", "_context", "_ended", "_ended_by", "_failed", "_going", "_governed",
         "_lost", "_moved", "_one", "_open", "_refusal", "_since_s", "_status", "_whole", "fetch_s",
-        "forwarding",
+        "forwarding", "resumed",
     )  # fmt: skip
 
     def __init__(self, context: RoutingContext, one: Dispatched, forwarding: Forwarding) -> None:
         self.forwarding = forwarding
         self.fetch_s = 0.0
+        self.resumed: int | None = None
         self._context = context
         self._one = one
         self._whole: RouteRequest | None = None
@@ -308,6 +310,8 @@ class RoutedRequest:
             now = self._context.clock()
             self._context.decisions.went_on(self._placed.record, *going.began(now))
             return ()
+        if self.resumed is not None:
+            self._context.decisions.resumed(self._placed.record, self.resumed)
         own = decision_headers(self._context, self._one)
         if word := self.forwarding.resumable:
             own.append((b"x-kvmesh-resumable", word.encode()))

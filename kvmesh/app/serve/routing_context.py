@@ -19,6 +19,7 @@ from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.alternatives import Alternatives
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.serve.response_holders import ResponseHolders
+from kvmesh.app.serve.stream_sharing import StreamSharing
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.registry import DEFAULT_KIND, engine_of
@@ -161,7 +162,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
     `alternatives` finds where a request could go as well, for who is told that; None: nobody is.
     `scaling` says from when on workers count as full.
     `keep` takes each turn's prompt as it is sent, None: nobody does.
-    `again` reads requests once more whose streams are to go on.
+    `again` reads requests once more whose streams are to go on. `named` tells siblings of streams
+    that their clients named; None: none are kept.
     """
 
     router: Router
@@ -192,6 +194,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     scaling: ScalingOptions = ScalingOptions()
     keep: Keep | None = None
     again: ReadAgain = msgspec.field(default_factory=ReadAgain)
+    named: StreamSharing | None = None
 
     def checks(self, mode: RouterMode | None) -> bool:
         """Return whether anything looks at the prompt of a request with this mode."""

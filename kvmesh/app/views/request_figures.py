@@ -66,6 +66,14 @@ STREAMS: Final = Table[StreamKeep](
            "Streams that cannot go on elsewhere since --keep-stream-bytes were kept already."),
     Figure("gauge", "kvmesh_stream_kept_bytes", lambda one: one.used,
            "Bytes set aside for streams under way, of --keep-stream-bytes."),
+    Figure("counter", "kvmesh_streams_resumed", lambda one: one.resumed,
+           "Streams whose clients had lost them and asked for the rest."),
+    Figure("gauge", "kvmesh_stream_named_bytes", lambda one: one.named.used,
+           "Bytes kept of streams that clients named, here and at siblings, for a minute behind "
+           "their last news; at most a quarter of --keep-stream-bytes."),
+    Figure("counter", "kvmesh_stream_news_missed", lambda one: one.named.missed,
+           "News of named streams that could not be used: some before was lost, or the stream "
+           "is not known here."),
 )
 
 TOTALS: Final = Table[Totals](

@@ -94,6 +94,7 @@ BELOW: Final[Mapping[str, Role]] = {
     "/dashboard/": "view",
     "/v1/decisions/": "view",
     "/v1/models/": "infer",
+    "/v1/streams/": "infer",
 }
 """The same of all paths that begin so."""
 

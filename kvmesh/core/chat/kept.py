@@ -24,7 +24,8 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     event of output came without. Of its text, by kind: bytes as JSON escapes them, and their
     `text_hash`. `arguments` are those of all tool calls in the order in which they came.
     `tool_calls` have begun: each came with its id. `choices` is the largest index plus 1.
-    `finished`: a finish reason came.
+    `finished`: a finish reason came. `marks` are those of its events (`stream_marks`), where they
+    were asked for.
     """
 
     prompt_ids: bytes = b""
@@ -39,6 +40,7 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     choices: int = 0
     finished: bool = False
     lost: Loss = ""
+    marks: bytes = b""
 
     @property
     def content(self) -> Text:
@@ -74,4 +76,5 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
             reasoning_hash=self.reasoning_hash,
             choices=max(self.choices, more.choices),
             lost=self.lost or more.lost,
+            marks=self.marks + more.marks,
         )

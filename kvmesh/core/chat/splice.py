@@ -13,6 +13,7 @@ import msgspec
 from kvmesh._native import text_hash
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.chat.kept import Kept, Text
+from kvmesh.core.chat.stream_marks import behind_again
 from kvmesh.errors import KvMeshError
 
 JsonObject = dict[str, object]
@@ -25,6 +26,9 @@ _NULL: Final = b"null"
 _RAW: Final = msgspec.Raw
 _BEGUN: Final = frozenset({"id", "type"})
 _NAMES: Final = ("id", "created", "model")
+_CHECKED: Final = 0xFFFFFFFF
+"""Of a text's hash so much is compared: marks of events have no more."""
+
 _events: Final = msgspec.json.Decoder(JsonObject)
 _raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _raws: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
@@ -48,12 +52,14 @@ class DivergedError(KvMeshError):
 
 class Seen(msgspec.Struct, frozen=True):
     """What the client has of a stream. `opening` is its first event's JSON, as it was passed;
-    `cached_tokens` what the first engine found of the prompt, None where nobody knows.
+    `cached_tokens` what the first engine found of the prompt, None where nobody knows. Not
+    `opened`: the client has not even its first event.
     """
 
     kept: Kept
     opening: bytes = b""
     cached_tokens: int | None = None
+    opened: bool = True
 
 
 class Splice(Protocol):
@@ -191,7 +197,8 @@ class _Skipped:
         known = piece[:left]
         self._digest = text_hash(self._digest, known)
         self._size += len(known)
-        if self._size == self._text.size and self._digest != self._text.digest:
+        differs = (self._digest ^ self._text.digest) & _CHECKED
+        if self._size == self._text.size and differs:
             raise DivergedError(f"another text than the client has, within {self._size} bytes")
         return piece[left:]
 
@@ -205,12 +212,18 @@ class TextSplice(_Spliced):
         self._content = _Skipped(kept.content)
         self._reasoning = _Skipped(kept.reasoning)
         self._arguments = _Skipped(kept.arguments)
-        self._calls = 0
-        self._opened = not seen.opening
+        self._calls = self._left_out = 0
+        self._opened = not (seen.opening and seen.opened)
 
     def seen(self, kept: Kept) -> Seen:
         """Return what the client has by now: nothing new until all of it has come again."""
-        return msgspec.structs.replace(self._seen, kept=kept) if self._over else self._seen
+        if not self._over:
+            return self._seen
+        before = self._seen.kept
+        if kept.marks:
+            marks = before.marks + behind_again(before, kept, self._left_out)
+            kept = msgspec.structs.replace(kept, marks=marks)
+        return msgspec.structs.replace(self._seen, kept=kept)
 
     @property
     def _over(self) -> bool:
@@ -226,6 +239,7 @@ class TextSplice(_Spliced):
         except UNREADABLE as error:
             raise DivergedError(f"an event that is no answer: {error}") from error
         if choices and not left:
+            self._left_out += 1
             return b""
         if choices and not over:
             event["choices"] = _RAW(msgspec.json.encode(left))

@@ -109,6 +109,13 @@ def with_ids(body: bytes) -> bytes:
     return b"%b%b%b" % (body[:brace], _MARK, body[brace:])
 
 
+def unmarked(body: bytes) -> bytes:
+    """Return the body of `with_ids` as it was before; any other as it is."""
+    brace = body.find(b"{") + 1
+    marked = body.startswith(_MARK, brace)
+    return body[:brace] + body[brace + len(_MARK) :] if marked else body
+
+
 def without_ids(body: bytes) -> bytes:
     """Return the body of what goes on by ids without the field that asks for more of them, which
     is its last.

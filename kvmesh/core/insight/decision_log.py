@@ -109,6 +109,11 @@ class DecisionLog:
         why = f"{record.worker}: goes on behind token {passed}, after {after_ms:.0f} ms"
         record.failures = (*record.failures, why)
 
+    def resumed(self, record: Record, passed: int) -> None:
+        """Note that a client asked for the rest of a stream that it had lost."""
+        why = f"{record.worker}: its client asked for the stream again, behind token {passed}"
+        record.failures = (*record.failures, why)
+
     def refused(self, now: float) -> None:
         """Count a request for which there was no worker."""
         self.totals.refused(now)

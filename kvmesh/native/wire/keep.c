@@ -4,6 +4,9 @@
  * of ids is replaced by null in what passes: the client gets what it would have got unasked. Read are
  * events of one line. An event that is malformed passes as it is, and the ids are lost; so they are
  * with an event of output without ids. From the first CR or overlong event on nothing is read.
+ *
+ * With `marking` each event of choices leaves marks, from which `core/chat/stream_marks.py` finds what
+ * had passed behind any of them. One event of data that is not read ends them: no count is right then.
  */
 #define _GNU_SOURCE
 #include "wire/keep.h"
@@ -75,6 +78,70 @@ static PyObject *unpacked(const Keeper *self) {
     return made;
 }
 
+static void stop_marking(Keeper *self) {
+    self->marking = 0;
+    RAW_FREE_ALL(self->marks.items);
+    self->marks = (U32s){NULL, 0, 0};
+}
+
+enum { MARK_CALLS = TOLD_KINDS, MARK_NOTHING, MARK_MORE = 8, MARK_FINISHED = 16 };
+enum { MOST_MARK_BYTES = 4 }; /* as many of marks as of ids, times this */
+
+/* How far a stream has come. */
+typedef struct {
+    Py_ssize_t told[MARK_NOTHING], ids;
+} Reach;
+
+static Reach reach_of(const Keeper *self) {
+    Reach reach = {.ids = self->tokens.count};
+    for (int kind = 0; kind < TOLD_KINDS; kind++) {
+        reach.told[kind] = self->told[kind].size;
+    }
+    reach.told[MARK_CALLS] = self->tool_calls;
+    return reach;
+}
+
+static uint32_t take_most(Py_ssize_t *left, Py_ssize_t most) {
+    Py_ssize_t taken = *left < 0 ? 0 : *left > most ? most : *left;
+    *left = *left < 0 ? 0 : *left - taken;
+    return (uint32_t)taken;
+}
+
+/* Note what an event has added: which text (or tool calls, or nothing) and flags in 8 bits, ids in 8,
+ * bytes of that text (or calls) in 16, then 32 bits of the text's hash. One mark does for most; with
+ * MARK_MORE the next is of the same event.
+ */
+static int mark_event(Keeper *self, const Reach *before) {
+    Reach left = reach_of(self);
+    left.ids -= before->ids;
+    for (int kind = 0; kind < MARK_NOTHING; kind++) {
+        left.told[kind] -= before->told[kind];
+    }
+    for (int kind = 0;;) {
+        while (kind < MARK_NOTHING && left.told[kind] == 0) {
+            kind++;
+        }
+        uint32_t hash = kind < TOLD_KINDS ? (uint32_t)self->told[kind].hash : 0;
+        uint32_t mark = (uint32_t)kind | take_most(&left.ids, UINT8_MAX) << 8;
+        mark |= kind < MARK_NOTHING ? take_most(&left.told[kind], UINT16_MAX) << 16 : 0;
+        int more = left.ids > 0;
+        for (int other = kind; other < MARK_NOTHING; other++) {
+            more |= left.told[other] > 0;
+        }
+        mark |= (more ? MARK_MORE : 0) | (self->finished ? MARK_FINISHED : 0);
+        if (push_u32(&self->marks, mark) < 0 || push_u32(&self->marks, hash) < 0) {
+            return -1;
+        }
+        if (!more) {
+            break;
+        }
+    }
+    if (self->marks.count > self->most_bytes / 4 * MOST_MARK_BYTES) {
+        stop_marking(self);
+    }
+    return 0;
+}
+
 /* Append a list of ids; -1 with MemoryError set. */
 static int keep_ids(Keeper *self, const Span *list, U32s *to) {
     int fitted = self->lost != LOST_NOT ? 1 : fold_ids(self, list, to);
@@ -120,15 +187,19 @@ static int keep_event(Keeper *self, const char *piece, const char *at, const cha
     if (odd != 0) {
         if (odd > 0) {
             lose(self, LOST_MALFORMED);
+            stop_marking(self);
         }
         return odd < 0 ? -1 : 0;
     }
+    Reach before = reach_of(self);
     self->choices = said.choices > self->choices ? said.choices : self->choices;
-    if (!said.has_first) {
-        return 0;
+    if (said.has_first) {
+        const Span *prompt = said.prompt.at != NULL ? &said.prompt : &said.first.prompt;
+        if (keep_part(self, &said.first, prompt) < 0) {
+            return -1;
+        }
     }
-    const Span *prompt = said.prompt.at != NULL ? &said.prompt : &said.first.prompt;
-    return keep_part(self, &said.first, prompt);
+    return self->marking && said.has_choices ? mark_event(self, &before) : 0;
 }
 
 /* Tell whether an event that is not read has any data but `[DONE]`. */
@@ -157,6 +228,7 @@ static int has_data(const char *at, const char *end) {
 /* Read no more: what passes from here on is passed as it is. */
 static int stop(Keeper *self, char why) {
     lose(self, why);
+    stop_marking(self);
     self->stopped = 1;
     return 0;
 }
@@ -185,6 +257,7 @@ static int read_events(Keeper *self, const char *piece, const char *at, const ch
             }
         } else if (has_data(at, blank)) {
             lose(self, LOST_NO_IDS);
+            stop_marking(self);
         }
         at = blank + 2;
     }
@@ -305,15 +378,16 @@ PyObject *keeper_tell(const Keeper *self, PyObject *make) {
     static const char *const losses[] = {"", "too long", "malformed", "no ids"};
     const Told *told = self->told;
     return PyObject_CallFunction(
-        make, "Ny#nKnKnKnnOs", unpacked(self),
+        make, "Ny#nKnKnKnnOsy#", unpacked(self),
         self->tokens.items == NULL ? "" : (const char *)self->tokens.items, self->tokens.count * 4,
         told[TOLD_CONTENT].size, (unsigned long long)told[TOLD_CONTENT].hash,
         told[TOLD_REASONING].size, (unsigned long long)told[TOLD_REASONING].hash,
         told[TOLD_ARGUMENTS].size, (unsigned long long)told[TOLD_ARGUMENTS].hash,
-        self->tool_calls, self->choices, self->finished ? Py_True : Py_False, losses[(int)self->lost]);
+        self->tool_calls, self->choices, self->finished ? Py_True : Py_False, losses[(int)self->lost],
+        self->marks.items == NULL ? "" : (const char *)self->marks.items, self->marks.count * 4);
 }
 
-Keeper *keeper_new(Py_ssize_t most_bytes, int strip, Py_ssize_t most_held) {
+Keeper *keeper_new(Py_ssize_t most_bytes, int strip, int marking, Py_ssize_t most_held) {
     Keeper *self = PyMem_Calloc(1, sizeof *self);
     if (self == NULL) {
         no_memory();
@@ -322,18 +396,20 @@ Keeper *keeper_new(Py_ssize_t most_bytes, int strip, Py_ssize_t most_held) {
     self->most_bytes = most_bytes;
     self->most_held = most_held;
     self->strip = (char)strip;
+    self->marking = (char)marking;
     return self;
 }
 
 void keeper_free(Keeper *self) {
     if (self != NULL) {
-        RAW_FREE_ALL(self->prompt.items, self->tokens.items, self->packed);
+        RAW_FREE_ALL(self->prompt.items, self->tokens.items, self->packed, self->marks.items);
         FREE_ALL(self->cuts, self->last.bytes, self);
     }
 }
 
 Py_ssize_t keeper_size(const Keeper *self) {
-    return (Py_ssize_t)sizeof *self + 4 * (self->prompt.room + self->tokens.room) + self->packed_size +
+    Py_ssize_t words = self->prompt.room + self->tokens.room + self->marks.room;
+    return (Py_ssize_t)sizeof *self + 4 * words + self->packed_size +
            (Py_ssize_t)sizeof *self->cuts * self->room + self->last.room;
 }
 

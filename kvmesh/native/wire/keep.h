@@ -35,6 +35,7 @@ typedef struct {
     U32s prompt, tokens; /* the prompt's items are gone once it is whole, its count stays */
     uint8_t *packed;     /* the prompt whole, 7 bits of an id a byte, least first: half of its size */
     Py_ssize_t packed_size;
+    U32s marks; /* two words a mark, see `mark_event` */
     Told told[TOLD_KINDS];
     Py_ssize_t tool_calls, choices;
     IdList *cuts; /* of the piece that is being read, in order */
@@ -42,6 +43,7 @@ typedef struct {
     Likeness last;
     char strip, prompted, finished, lost;
     char stopped; /* nothing is read any more */
+    char marking; /* each event leaves a mark */
 } Keeper;
 
 /* What one event says of one choice. */
@@ -56,7 +58,7 @@ typedef struct {
     ChoiceDelta first;  /* of choice 0, if that is there */
     Span prompt; /* beside the choices */
     Py_ssize_t choices;
-    int has_first;
+    int has_first, has_choices;
 } Said;
 
 /* Read the JSON of an event, and note the lists of ids as cuts: offsets from `piece`. Return 0, 1 for
@@ -81,7 +83,7 @@ static inline void add_text(Told *told, const Span *text) {
 }
 
 /* Return a keeper; NULL with MemoryError set. */
-Keeper *keeper_new(Py_ssize_t most_bytes, int strip, Py_ssize_t most_held);
+Keeper *keeper_new(Py_ssize_t most_bytes, int strip, int marking, Py_ssize_t most_held);
 void keeper_free(Keeper *self);
 Py_ssize_t keeper_size(const Keeper *self);
 

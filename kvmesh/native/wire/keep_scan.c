@@ -343,6 +343,7 @@ static int read_event(Scan *self, Said *said) {
         int failed;
         if (IS(&key, "choices") && peek(self) == '[') {
             failed = read_choices(self, said);
+            said->has_choices = 1;
         } else if (IS(&key, "prompt_token_ids")) {
             failed = read_ids(self, &said->prompt);
         } else {
@@ -383,7 +384,7 @@ static int read_alike(Scan *self, Said *said) {
         return 0;
     }
     first->texts[(int)last->kind] = text;
-    said->has_first = 1;
+    said->has_first = said->has_choices = 1;
     said->choices = 1;
     return goes_on(&self->at, self->end, rest, last->behind) && self->at == self->end;
 }

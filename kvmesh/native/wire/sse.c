@@ -224,8 +224,8 @@ static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_
 
 static PyObject *stream_keep(EventStream *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords) {
     long long most_bytes;
-    int strip;
-    if (READ("keep", "Np", "most_bytes strip", &most_bytes, &strip) < 0) {
+    int strip, marking = 0;
+    if (READ("keep", "Np|p", "most_bytes strip marking", &most_bytes, &strip, &marking) < 0) {
         return NULL;
     }
     if (most_bytes < 0) {
@@ -237,7 +237,7 @@ static PyObject *stream_keep(EventStream *self, PyObject *const *args, Py_ssize_
     }
     most_bytes = most_bytes > MOST_KEPT ? MOST_KEPT : most_bytes;
     self->most_held = MOST_HELD + ID_TEXT_PER_BYTE * (Py_ssize_t)most_bytes;
-    self->keeper = keeper_new((Py_ssize_t)most_bytes, strip, self->most_held);
+    self->keeper = keeper_new((Py_ssize_t)most_bytes, strip, marking, self->most_held);
     return self->keeper == NULL ? NULL : Py_NewRef(Py_None);
 }
 

@@ -7,6 +7,7 @@ from array import array
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from kvmesh._native import EventStream as CompiledStream
 from kvmesh._native import text_hash
 from kvmesh.core.chat.kept import Kept
+from kvmesh.core.chat.stream_marks import count_events, cut_behind
 from kvmesh.core.engines.event_stream import (
     DUE,
     ENDED,
@@ -231,6 +233,73 @@ def without_ids(event: Any) -> Any:
     return {**event, **({"prompt_token_ids": None} if "prompt_token_ids" in event else {})}
 
 
+LOW = 2**32 - 1
+
+
+def shape(kept: Kept) -> tuple[object, ...]:
+    """Return all of it that marks tell."""
+    hashes = kept.content_hash & LOW, kept.reasoning_hash & LOW, kept.arguments_hash & LOW
+    sizes = kept.content_bytes, kept.reasoning_bytes, kept.arguments_bytes, kept.tool_calls
+    return *hashes, *sizes, kept.finished, kept.marks
+
+
+@given(st.lists(events() | alike() | rare, min_size=1, max_size=8), st.integers(0, 60))
+def test_marks_tell_what_had_passed_behind_each_event(parts: list[bytes], most_ids: int) -> None:
+    stream, plain = new_event_stream(), kept_stream(4 * most_ids)
+    stream.keep(4 * most_ids, True, marking=True)
+    then: list[Kept] = []
+
+    for block in b"".join(parts).split(b"\n\n"):
+        event, marks = block + b"\n\n", len(kept_of(stream).marks)
+        assert stream.feed(event) == plain.feed(event)
+        kept = kept_of(stream)
+        assert msgspec.structs.replace(kept, marks=b"") == plain.kept
+        if len(kept.marks) > marks:
+            then.append(kept)
+
+    last = kept_of(stream)
+    assert count_events(last.marks) == (len(then) if last.marks else 0)
+    for number, kept in enumerate(then if last.marks else [], 1):
+        found = cut_behind(last, number)
+        assert found is not None
+        assert shape(found.kept) == shape(kept)
+        assert last.lost or found.kept.token_ids == kept.token_ids
+        assert found.ended == (kept.finished and number > 1 and then[number - 2].finished)
+    assert cut_behind(last, len(then) + 1) is None
+
+
+def test_an_event_of_many_ids_and_a_long_text_leaves_several_marks() -> None:
+    stream = new_event_stream()
+    stream.keep(1 << 20, True, marking=True)
+    long = TOKEN.replace(b'"a"', b'"%b"' % (b"a" * 70_000)).replace(
+        b"[1]", b"[%b1]" % (b"1," * 599)
+    )
+    both = b'data: {"choices":[{"index":0,"delta":{"content":"a","reasoning":"b"}}]}\n\n'
+
+    for event in (TOKEN, long, both, TOKEN):
+        stream.feed(event)
+
+    kept = kept_of(stream)
+    assert (len(kept.marks), count_events(kept.marks)) == (8 * (1 + 3 + 2 + 1), 4)
+    found = cut_behind(msgspec.structs.replace(kept, token_ids=packed(*[1] * 602)), 2)
+    assert found is not None
+    assert found.kept.token_ids == packed(*[1] * 601)
+    assert (found.kept.content_bytes, found.kept.reasoning_bytes) == (70_001, 0)
+
+
+@pytest.mark.parametrize(
+    "event", [b'event: x\ndata: {"x":1}\n\n', b"data: {\n\n", b"data: 1\r\n\r\n"]
+)
+def test_an_event_that_is_not_read_ends_all_marks(event: bytes) -> None:
+    stream = new_event_stream()
+    stream.keep(1 << 20, True, marking=True)
+
+    for one in (TOKEN, event, TOKEN):
+        stream.feed(one)
+
+    assert kept_of(stream).marks == b""
+
+
 def packed(*numbers: int) -> bytes:
     return array("I", numbers).tobytes()
 
@@ -410,7 +479,7 @@ def test_misuse_of_keeping_is_an_error() -> None:
     with pytest.raises(ValueError, match="-1 bytes"):
         made.keep(-1, True)
     wrong: Any = made
-    for arguments in ((), (1,), ("1", True), (1, True, 2)):
+    for arguments in ((), (1,), ("1", True), (1, True, False, 2)):
         with pytest.raises(TypeError):
             wrong.keep(*arguments)
     with pytest.raises(TypeError):

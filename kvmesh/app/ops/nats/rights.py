@@ -71,11 +71,12 @@ def router_rights(subjects: Subjects, name: str) -> Rights:
     publish += [f"$KV.{one}.>" for one in (meta, *tables)]
     publish += [f"$O.{snapshots}.>"]
     publish += [subjects.control(), subjects.router_control()]
-    publish += [subjects.bookings(name), subjects.routers(name)]
+    publish += [subjects.bookings(name), subjects.routers(name), subjects.named_streams(name)]
     subscribe = (
         f"{inbox_prefix('router', subjects.bucket, name)}.>",
         subjects.heartbeats(),
         subjects.bookings(),
+        subjects.named_streams(),
         subjects.routers(),
         subjects.router_control(name),
     )

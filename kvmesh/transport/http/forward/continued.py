@@ -86,6 +86,11 @@ class ContinuedStream:
         self._silent = True
         self.proceed()
 
+    def adopt(self, stream: EventStream, target: Target) -> None:
+        """Pass on what comes now: the upstream that answers goes on with the client's stream."""
+        self._stream, self._target = stream, target
+        self._silent = False
+
     def proceed(self) -> None:
         """Ask the plan for the target; one that said `Wait` calls this."""
         target = self._owner.plan.next_target()

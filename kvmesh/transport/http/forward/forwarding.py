@@ -157,10 +157,13 @@ class Forward:
         )
         self.on_chunk: OnChunk | None = None
 
-    def begin(self, plan: ForwardPlan, *, stream: bool = False) -> None:
+    def begin(
+        self, plan: ForwardPlan, *, stream: bool = False, resumption: Resumption | None = None
+    ) -> None:
         """Answer the exchange with the response of an upstream that `plan` names; never waits.
 
-        `stream`: the client asked for an event stream and may be sent comments.
+        `stream`: the client asked for an event stream and may be sent comments; with `resumption`
+        for the rest of one that it has lost.
         """
         self._plan = plan
         exchange, pool, options = self._exchange, self._pool, self._options
@@ -173,7 +176,9 @@ class Forward:
             return
         exchange.on_pause = self._pause
         exchange.on_resume = self._resume
-        if stream and (keep := options.keep) is not None and getattr(plan, "go_on", None):
+        self._resumption = resumption
+        keep = options.keep if stream and resumption is None else None
+        if keep is not None and getattr(plan, "go_on", None):
             self._resumption = keep.begin(exchange.request, options.form)
         comments_s = options.comments_s if stream else None
         deadline_s = options.deadline_s
@@ -225,6 +230,11 @@ class Forward:
         return 0 if self._stream is None else self._stream.tokens
 
     @property
+    def resumption(self) -> Resumption | None:
+        """Return what keeps its stream, None where nothing does."""
+        return self._resumption
+
+    @property
     def resumable(self) -> str:
         """Return what its client may count on when its upstream is lost in the middle."""
         if self._stream is None or self._options.keep is None:
@@ -252,8 +262,17 @@ class Forward:
             self._stream = stream = new_event_stream()
             if resumption is not None:
                 resumption.watch(stream)
+                if resumption.goes_on and status == _OK:
+                    self._take_up(head, stream, resumption)
         else:
             self._held = HeldAnswer()
+
+    def _take_up(self, head: ResponseHead, stream: EventStream, resumption: Resumption) -> None:
+        """Pass an answer on as the rest of a stream that the client has lost."""
+        self._commit(head)
+        self.on_chunk = None
+        self._continued = ContinuedStream(self, resumption)
+        self._continued.adopt(stream, self._target)
 
     def _commit(self, head: ResponseHead) -> None:
         """Pass on what was kept back, once it is written: this is the client's answer."""
@@ -294,6 +313,9 @@ class Forward:
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece on, in an event stream up to the end of its last whole event."""
+        if self._continued is not None:
+            self._continued.on_body(data)
+            return
         head, stream = self._head, self._stream
         if stream is not None:
             data = stream.feed(data)
@@ -446,7 +468,7 @@ class Forward:
         exchange = self._exchange
         if head.events or exchange.started or head.status >= _SUCCESS.stop:
             self.on_head(head)
-            if self._head is head:
+            if self._head is head or self._continued is not None:
                 self.on_end(body)
             return
         self._call = None
@@ -468,6 +490,9 @@ class Forward:
 
     def on_end(self, data: bytes = b"") -> None:
         """Complete the answer."""
+        if self._continued is not None:
+            self._continued.on_end(data)
+            return
         self._call = None
         if self._stream is not None:
             self._end_stream(self._stream, data)
@@ -610,6 +635,9 @@ class Forward:
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         """Try another upstream, or tell the client."""
+        if self._continued is not None:
+            self._continued.on_failure(failure)
+            return
         self._call = None
         self._drop()
         self._failure = failure

@@ -9,9 +9,11 @@ from typing import Final, Protocol, cast
 
 import msgspec
 
-from kvmesh._native import EventStream
+from kvmesh._native import EventStream, Names
 from kvmesh.bounds import MAX_TOKENS
 from kvmesh.core.chat.continuation import Continuation, go_on, way_of
+from kvmesh.core.chat.kept import Kept
+from kvmesh.core.chat.named_streams import NamedStreams
 from kvmesh.core.chat.splice import Seen, names_in
 from kvmesh.core.chat.stream_form import (
     StreamForm,
@@ -39,6 +41,10 @@ _CHARGE_BYTES: Final = 16 * 1024
 _MOST_KNOWN: Final = 4096
 """Upstreams of which is remembered whether they take a request for token ids."""
 
+STREAM_ID: Final = b"x-kvmesh-stream-id"
+"""By what its client calls a stream, to ask for the rest where it loses it."""
+
+_NAMED: Final = Names((STREAM_ID,), b"")
 _UNREAD: Final = frozenset({400, 422})
 """What an upstream may answer to a field that it does not know."""
 
@@ -85,11 +91,12 @@ class Continues(Protocol):
 
 
 class StreamKeep:
-    """What all streams of a process keep together: `most` bytes, 0 for nothing.
+    """What all streams of a process keep together: `most` bytes, 0 for nothing; of streams that
+    their clients `named` another quarter of it, behind their end.
 
     `given_up` were too many or too long to be kept; `continued` and `lost` were cut, and went on or
-    did not. Upstreams that `give` token ids have done so; those that `refuse` do not take a body
-    that asks for them.
+    did not; `resumed` were asked for by clients that had lost them. Upstreams that `give` token
+    ids have done so; those that `refuse` do not take a body that asks for them.
     """
 
     def __init__(self, most: int) -> None:
@@ -98,6 +105,8 @@ class StreamKeep:
         self.given_up = 0
         self.continued = 0
         self.lost = 0
+        self.resumed = 0
+        self.named = NamedStreams(most // 4)
         self.gives: set[str] = set()
         self.refuses: set[str] = set()
 
@@ -114,13 +123,29 @@ class StreamKeep:
         self.used += charge
         return Resumption(self, form, kind, body if charge else b"", charge)
 
+    def resume(
+        self, body: bytes, kind: str, form: StreamForm, opening: bytes, going: Continuation
+    ) -> "Resumption | None":
+        """Return what keeps a stream that its client asks for again, and that is `going` on; None
+        where too much is kept already.
+        """
+        charge = 2 * len(body) + _CHARGE_BYTES
+        if self.used + charge > self.most:
+            self.given_up += 1
+            return None
+        self.used += charge
+        self.resumed += 1
+        resumption = Resumption(self, form, kind, body, charge)
+        resumption.take_up(opening, going)
+        return resumption
+
 
 class Resumption:
     """One stream, from its request to its end."""
 
     __slots__ = (
         "_asked", "_body", "_charge", "_doubted", "_form", "_going", "_ids", "_keep", "_key",
-        "_kind", "_opening", "continued", "thick",
+        "_kind", "_opening", "_stream", "continued", "marking", "thick",
     )  # fmt: skip
 
     def __init__(
@@ -137,8 +162,15 @@ class Resumption:
         self._key = b""
         self._opening: bytes | None = None
         self._going: Continuation | None = None
+        self._stream: EventStream | None = None
         self.continued = 0
         self.thick = form.by_ids and len(body) > _THICK_BYTES
+        self.marking = False
+
+    @property
+    def body(self) -> bytes:
+        """Return the request's body, b"" where nothing is kept; once it is thin without prompt."""
+        return self._body
 
     @property
     def key(self) -> bytes:
@@ -170,6 +202,30 @@ class Resumption:
             return form.word
         return "exact" if form.again else "no"
 
+    @property
+    def form(self) -> StreamForm:
+        """Return how it may go on, by its request alone."""
+        return self._form
+
+    @property
+    def goes_on(self) -> bool:
+        """Return whether its client has part of it already."""
+        return self._going is not None
+
+    def take_up(self, opening: bytes, going: Continuation) -> None:
+        """Go on with a stream that its client has lost."""
+        self._opening = opening
+        self._going = going
+
+    def seen(self) -> Seen | None:
+        """Return what has passed until now; None before anything has, and where none is kept."""
+        stream, going = self._stream, self._going
+        if stream is None and going is not None and going.tokens is not None:
+            return going.splice.seen(Kept())
+        if stream is None or stream.kept is None or self._opening is None:
+            return None
+        return self._seen(stream, None)
+
     def sent(
         self, path: bytes | None, body: bytes, origin: str, gives_ids: bool
     ) -> tuple[bytes | None, bytes]:
@@ -188,7 +244,8 @@ class Resumption:
     def watch(self, stream: EventStream) -> None:
         """Have what passes of an upstream's stream kept."""
         if self._form.word != "no":
-            stream.keep(2 * len(self._body) + _IDS_BYTES, not self._ids)
+            stream.keep(2 * len(self._body) + _IDS_BYTES, not self._ids, self.marking)
+            self._stream = stream
 
     def unasked(self, status: int, origin: str) -> bool:
         """Return whether an upstream may have rejected the request for being asked for ids: then it
@@ -245,6 +302,8 @@ class Resumption:
             return going
         if going is not None and not (lost and (poison or self.continued >= MOST_CONTINUED)):
             exchange.request.body = self._body
+            if exchange.request.header(STREAM_ID) is not None:
+                exchange.request.change_headers(_NAMED, ())  # what goes on is not begun anew
             asked = Going(exchange, going.tokens, len(seen.kept.token_ids) // 4)
             if cast("Continues", plan).go_on(failure, asked):
                 self._keep.continued += 1
@@ -281,7 +340,7 @@ class Resumption:
         self._keep.used -= self._charge
         self._charge = 0
         self._body = b""
-        self._going = None
+        self._going = self._stream = None
 
 
 def begin_of(events: bytes, data: bytes) -> int:

@@ -17,6 +17,9 @@ OPENING = (
     b'{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":['
     b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}'
 )
+MARKED = (4, 0), (0, 2), (20, 0)
+"""Kinds, with flags, and sizes of marks: a role, a text of two bytes, an end."""
+
 BODY = json.dumps(
     {
         "model": "m",
@@ -338,6 +341,28 @@ def test_reasoning_and_tool_calls_pass_from_where_the_client_has_them() -> None:
         },
     ]
     assert splice.seen(KEPT).kept is KEPT
+
+
+def test_marks_are_those_of_what_the_client_got() -> None:
+    role, text, end = (bytes([kind, 0, size, 0, *bytes(4)]) for kind, size in MARKED)
+    kept = msgspec.structs.replace(having(Kept(choices=1), content=b"ab"), marks=role + text)
+    whole = msgspec.structs.replace(kept, marks=role + text + end)
+    splice = again(kept)
+
+    splice.feed(data(ROLE) + data(chat_delta({"content": "ab"})) + data(chat_delta({}, "stop")))
+
+    assert splice.seen(whole).kept.marks == role + text + end
+    assert splice.seen(msgspec.structs.replace(whole, marks=role)).kept.marks == role + text
+
+
+def test_a_client_that_has_no_event_gets_the_first_one_with_the_names_known() -> None:
+    going = go_on(BODY, "chat", REPEATED, Seen(Kept(), OPENING, opened=False))
+    assert isinstance(going, Continuation)
+
+    (first,) = events(going.splice.feed(data({**ROLE, "id": "another"})))
+
+    assert isinstance(first, dict)
+    assert (first["id"], first["choices"][0]["delta"]["role"]) == ("chatcmpl-1", "assistant")
 
 
 def test_another_answer_is_not_passed() -> None:

@@ -11,6 +11,7 @@ from kvmesh.core.chat.stream_form import (
     StreamForm,
     asks_ids,
     form_of,
+    unmarked,
     with_ids,
     without_ids,
 )
@@ -104,6 +105,8 @@ def test_ids_are_asked_for_in_front_of_what_the_client_says() -> None:
     assert json.loads(asked) == {"return_token_ids": True} | CHAT
     assert asked.endswith(body[1:])
     assert asks_ids(asked)
+    assert unmarked(asked) == b" \n" + body
+    assert unmarked(body) is body
     assert not asks_ids(body)
     assert not asks_ids(b'{"user": "\\"return_token_ids\\"", "x": "return_token_ids"}')
     refused = json.dumps({"return_token_ids": False}).encode()

@@ -104,6 +104,8 @@ def test_a_retry_keeps_the_last_decision_and_why_it_came_to_it() -> None:
     log.went_on(record, 311, 180.4)
     worker = record.decision.worker
     assert record.failures[2] == f"{worker}: goes on behind token 311, after 180 ms"
+    log.resumed(record, 37)
+    assert record.failures[3] == f"{worker}: its client asked for the stream again, behind token 37"
     assert (thin_now, log.statistics().candidates) == (0, 3)
 
 

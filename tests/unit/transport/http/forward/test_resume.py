@@ -1,9 +1,15 @@
 import json
 from array import array
 
+from kvmesh.core.chat.continuation import Continuation, go_on
+from kvmesh.core.chat.splice import Seen
+from kvmesh.core.chat.stream_form import GREEDY
+from kvmesh.core.chat.stream_marks import cut_behind
+from kvmesh.core.engines.event_stream import new_event_stream
 from kvmesh.core.engines.sse import Usage
 from kvmesh.transport.http.forward.resume import (
     MOST_CONTINUED,
+    STREAM_ID,
     Going,
     Resumption,
     StreamKeep,
@@ -217,3 +223,45 @@ def test_where_an_event_begins() -> None:
     )
     assert begin_of(ERROR, b'{"error"') == 0
     assert begin_of(FIRST, b"nothing") == 0
+
+
+def test_a_stream_that_its_client_asks_for_again_is_kept_as_one_under_way() -> None:
+    keep, first = StreamKeep(1 << 20), asked()
+    first.marking = True
+    stream = new_event_stream()
+    first.watch(stream)
+    stream.feed(FIRST + chunk("b", 5))
+    seen = first.seen()
+    assert seen is not None
+    cut = cut_behind(seen.kept, 1)
+    assert cut is not None
+    going = go_on(BODY, "chat", GREEDY, Seen(cut.kept, seen.opening))
+    assert isinstance(going, Continuation)
+
+    resumed = keep.resume(BODY, "chat", GREEDY, seen.opening, going)
+
+    assert resumed is not None
+    assert (resumed.goes_on, first.goes_on, keep.resumed, keep.used > 0) == (True, False, 1, True)
+    known = resumed.seen()
+    assert known is not None
+    assert (known.kept.token_ids, known.kept.marks) == (cut.kept.token_ids, cut.kept.marks)
+    assert resumed.sent(None, b"", "http://w2", True)[0] == b"/v1/completions"
+    full = StreamKeep(1000)
+    assert full.resume(BODY, "chat", GREEDY, seen.opening, going) is None
+    assert (full.resumed, full.given_up, full.used) == (0, 1, 0)
+
+
+def test_nothing_is_known_of_a_stream_before_its_first_event() -> None:
+    resumption = begun(StreamKeep(1 << 20))
+    assert resumption.seen() is None
+    resumption.watch(new_event_stream())
+    assert resumption.seen() is None
+
+
+def test_what_goes_on_has_not_the_name_by_which_its_stream_was_begun() -> None:
+    exchange = Asked(b"")
+    exchange.request.replace_headers(((STREAM_ID, b"mine"), (b"x-other", b"y")))
+
+    assert asked().cut(exchange, stream_of(FIRST), RESET, Agreeing(), poison=False) is not None
+
+    assert list(exchange.request.headers) == [(b"x-other", b"y")]
