@@ -376,3 +376,14 @@ def test_a_request_stays_in_its_bucket_while_that_has_usable_replicas() -> None:
     assert [one.replica.name for one in (first, second, third)] == ["a1", "a2", "b1"]
     with pytest.raises(NoWorkerError, match="bucket 'code' has no usable replica: 1 of 1: tried"):
         table.route(ANY, 0.0, tried=["a1", "a2", "b1"], last=third)
+
+
+def test_the_least_loaded_bucket_gets_the_request() -> None:
+    table = make_table("chat/a1", "code/b1", "code/b2", policy="least-loaded")
+    table.set_replica(RouterReplica("a1", "chat", "http://a1", (), active_requests=4))
+    table.set_replica(RouterReplica("b1", "code", "http://b1", (), active_requests=1))
+    table.set_replica(RouterReplica("b2", "code", "http://b2", (), active_requests=1))
+
+    buckets = [table.route(ANY, 0.0).bucket for _ in range(5)]
+
+    assert buckets == ["code", "code", "chat", "code", "chat"]

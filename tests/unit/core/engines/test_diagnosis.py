@@ -278,3 +278,11 @@ def test_without_a_model_directory_token_ids_are_not_compared() -> None:
     topics = [one.topic for one in check_engine(engine(probe=probe(tokenizer="")))]
 
     assert "tokenizer" not in topics
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"),
+    [("vllm", "0.9.0"), ("vllm", "0.33.7"), ("sglang", "0.5.23"), ("vllm", ""), ("vllm", "dev")],
+)
+def test_a_new_or_untold_version_will_do(kind: str, version: str) -> None:
+    assert not wrong(engine(kind=kind, version=version))

@@ -110,3 +110,11 @@ def test_every_worker_has_a_place_and_costs_never_fall(workers: list[WorkerUse])
 
     assert set(costs) == {one.worker for one in workers}
     assert list(costs.values()) == sorted(costs.values())
+
+
+@pytest.mark.parametrize(("waiting", "held", "wanted"), [(1, 0, 1.0), (0, 1, 1.0), (0, 0, 0.0)])
+def test_without_any_worker_what_waits_wants_one(waiting: int, held: int, wanted: float) -> None:
+    found = saturation([], OPTIONS, waiting_tokens=waiting, held_tokens=held)
+
+    assert (found.workers, found.share) == (0, {})
+    assert sum(found.wanted.values()) == wanted

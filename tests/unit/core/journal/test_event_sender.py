@@ -147,3 +147,14 @@ def test_an_older_format_begins_with_a_dump_and_a_newer_one_just_goes_on() -> No
     assert [(one.version, one.first_seq) for one in older] == [(1, 4)]
     assert older[0].events == [Cleared(), *STATE]
     assert sender.retry(1.0) == [(ANY, encode_batch(older[0]))]
+
+
+def test_a_sender_says_when_something_waits_and_when_a_batch_is_full() -> None:
+    sender = started()
+    assert not sender.is_waiting()
+    sender.add([change(3)])
+    assert sender.is_waiting()
+    assert not sender.is_full()
+    sender.add([change(4)])
+
+    assert sender.is_full()

@@ -260,3 +260,16 @@ def test_a_bad_answer_is_named_in_words() -> None:
     assert health.reason("w0") == f"ejected, requests fail there ({html})"
     assert health.words("w0", 0.5) == f"ejected, 3 of 3 failed ({html}), asked again in 0.5 s"
     assert health.reason("w1").endswith("(bad_answer, it answers 200 that is none)")
+
+
+def test_an_answer_of_who_has_nothing_against_it_is_just_counted() -> None:
+    health = make_health()
+    health.note("w0", ERROR, 0.0)
+
+    assert health.served("w0", 0.5)
+
+    assert not health.is_suspect("w0")
+    assert health.recent("w0") == (1, 2)
+    assert health.served_s("w0") == 0.5
+    eject(health, "w0", 1.0)
+    assert not health.served("w0", 1.1)
