@@ -16,6 +16,7 @@ RULE: Final = {
     "app/front/span_export.py": "a thread a batch, awaited for so long; nobody waits at the end",
     "app/picker/addresses.py": "a look-up: awaited, and reported when it is done",
     "app/picker/unwatched.py": "one timer, guarded, set anew whatever a request in it raises",
+    "app/serve/stream_sharing.py": "one timer, guarded, set anew whatever telling raises",
     "app/serve/admission.py": "the queue's timer, set anew whatever a request in it raises",
     "transport/zmq/socket.py": "the reader, whose callback is guarded",
     "transport/zmq/subscriber.py": "one deadline, set anew whatever its callback raised",

@@ -24,6 +24,8 @@ def test_subjects_name_bucket_and_member() -> None:
     assert subjects.heartbeats() == "kvmesh.hb.code.*"
     assert subjects.routers("r") == "kvmesh.rt.code.r"
     assert subjects.bookings("r") == "kvmesh.seq.code.r"
+    assert subjects.named_streams("r") == "kvmesh.str.code.r"
+    assert subjects.named_streams() == "kvmesh.str.code.*"
     assert subjects.control("x") == "kvmesh.ctl.code.x"
     assert subjects.router_control("x") == "kvmesh.rctl.code.x"
     assert subjects.stream() == "KVMESH_EVENTS_code"

@@ -10,7 +10,7 @@ import pytest
 from kvmesh._native import text_hash
 from kvmesh.core.chat.continuation import Continuation, go_on, way_of
 from kvmesh.core.chat.kept import Kept
-from kvmesh.core.chat.splice import DivergedError, Seen, TextSplice, TokenSplice
+from kvmesh.core.chat.splice import DivergedError, Seen, TextSplice, TokenSplice, names_in
 from kvmesh.core.chat.stream_form import GREEDY, REPEATED, SAMPLED
 
 OPENING = (
@@ -384,3 +384,12 @@ def test_all_passes_where_nothing_has() -> None:
     asked = go_on(b'{"prompt": "x"}', "completions", SAMPLED, Seen(Kept(), OPENING))
     assert isinstance(asked, Continuation)
     assert len(events(asked.splice.feed(data(completion("a", 1))))) == 1
+
+
+def test_of_a_long_first_event_its_names_are_enough() -> None:
+    event = json.loads(OPENING) | {"prompt_token_ids": list(range(2000))}
+    names = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 7, "model": "m"}
+
+    assert json.loads(names_in(json.dumps(event).encode())).items() >= names.items()
+    assert len(names_in(json.dumps(event).encode())) < len(OPENING)
+    assert names_in(b"[DONE]") == b""

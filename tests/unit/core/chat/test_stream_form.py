@@ -14,6 +14,7 @@ from kvmesh.core.chat.stream_form import (
     unmarked,
     with_ids,
     without_ids,
+    without_prompt,
 )
 
 CHAT: dict[str, object] = {
@@ -113,3 +114,11 @@ def test_ids_are_asked_for_in_front_of_what_the_client_says() -> None:
     assert not asks_ids(refused)
     assert not asks_ids(with_ids(refused))
     assert not asks_ids(b'["return_token_ids"')
+
+
+def test_what_goes_on_by_ids_needs_no_prompt() -> None:
+    chat_left = json.loads(without_prompt(json.dumps(CHAT | {"stop": ["a"]}).encode()))
+    completion_left = json.loads(without_prompt(b'{"prompt": "long", "model": "m", "seed": 1e3}'))
+
+    assert chat_left == CHAT | {"stop": ["a"], "messages": []}
+    assert completion_left == {"prompt": "", "model": "m", "seed": 1000.0}

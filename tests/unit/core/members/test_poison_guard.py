@@ -1,8 +1,13 @@
-from kvmesh.core.members.poison_guard import MAX_REMEMBERED, MOST_SUSPECTS, PoisonGuard
+from kvmesh.core.members.poison_guard import (
+    MAX_REMEMBERED,
+    MOST_SUSPECTS,
+    PoisonGuard,
+    key_of,
+)
 
 
 def end(guard: PoisonGuard, body: bytes, worker: str, now: float) -> None:
-    guard.died(body, worker, now)
+    guard.died(key_of(body), worker, now)
     guard.gone(worker, now)
 
 
@@ -10,8 +15,8 @@ def test_one_end_may_be_the_workers_own() -> None:
     guard = PoisonGuard()
     end(guard, b"a", "w1", 0.0)
 
-    assert not guard.refuses(b"a", 0.0)
-    assert not guard.refuses(b"b", 0.0)
+    assert not guard.refuses(key_of(b"a"), 0.0)
+    assert not guard.refuses(key_of(b"b"), 0.0)
     assert guard.refused == 0
 
 
@@ -20,9 +25,9 @@ def test_a_body_that_ended_two_workers_is_refused_for_a_while() -> None:
     end(guard, b"a", "w1", 0.0)
     end(guard, b"a", "w2", 50.0)
 
-    assert guard.refuses(b"a", 110.0)
-    assert not guard.refuses(b"b", 110.0)
-    assert not guard.refuses(b"a", 110.1)
+    assert guard.refuses(key_of(b"a"), 110.0)
+    assert not guard.refuses(key_of(b"b"), 110.0)
+    assert not guard.refuses(key_of(b"a"), 110.1)
     assert guard.refused == 1
     assert guard.deaths == {}, "nobody is asked about any more"
 
@@ -32,7 +37,7 @@ def test_ends_long_apart_are_no_habit() -> None:
     end(guard, b"a", "w1", 0.0)
     end(guard, b"a", "w2", 61.0)
 
-    assert not guard.refuses(b"a", 61.0)
+    assert not guard.refuses(key_of(b"a"), 61.0)
 
 
 def test_bodies_and_workers_without_end_are_not_kept() -> None:

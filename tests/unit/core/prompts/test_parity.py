@@ -40,6 +40,18 @@ def test_what_need_not_be_asked_passes_and_is_counted() -> None:
     assert ParityProbe(ParityOptions(sample_every=0)).passes("m")
 
 
+def test_a_model_that_passes_is_not_the_one_that_is_forgotten() -> None:
+    probe = ParityProbe(ParityOptions(first=1, sample_every=100))
+    for number in range(MOST_MODELS):
+        assert probe.wants(f"m{number}")
+
+    assert probe.passes("m0")
+    assert probe.wants("new")
+
+    assert probe.passes("m0")
+    assert not probe.passes("m1")
+
+
 def test_a_probe_that_is_off_asks_nothing() -> None:
     assert asked(ParityProbe(ParityOptions(sample_every=0)), 10) == []
 
