@@ -17,7 +17,7 @@ if given := os.environ.pop("KVMESH_RERUNS", ""):
 RERUNS: Final = int(os.environ.get("PYTEST_RERUNS", "2"))
 """How often one test is run again; 0 shows at once what fails."""
 
-MOST_RERUNS: Final = 3
+MOST_RERUNS: Final = 5
 DELAY_S: Final = float(os.environ.get("KVMESH_RERUN_DELAY_S", "2"))
 REAL: Final = ("integration", "docker", "engines", "browser")
 

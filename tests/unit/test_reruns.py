@@ -49,7 +49,7 @@ def test_a_pure_test_is_never_run_again(tmp_path: Path) -> None:
     code, out = run_suite(tmp_path, test_pure=suite)
 
     assert code == 1
-    assert "reruns: 0, at most 3 in a run\n" in out
+    assert "reruns: 0, at most 5 in a run\n" in out
     assert "1 failed in" in out
 
 
@@ -59,5 +59,5 @@ def test_too_many_reruns_fail_a_run_in_which_all_passed(tmp_path: Path) -> None:
     code, out = run_suite(tmp_path, "-n", "2", test_one=half, test_other=half)
 
     assert code == 1
-    assert "reruns: 4, at most 3 in a run: too many, the run fails\n" in out
-    assert "4 passed, 4 rerun in" in out
+    assert "reruns: 6, at most 5 in a run: too many, the run fails\n" in out
+    assert "6 passed, 6 rerun in" in out
