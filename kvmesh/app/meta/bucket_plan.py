@@ -2,9 +2,9 @@
 
 import time
 from functools import lru_cache
-from typing import Final
 
 from kvmesh.actors.members.meta_router import MOST_REPLICAS, MetaRouter
+from kvmesh.app.front.front import NOT_FOUND
 from kvmesh.app.members.failure_care import FailureCare
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.core.buckets.buckets import BucketRoute
@@ -17,8 +17,6 @@ from kvmesh.transport.http.forward.resume import Going
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
-
-NOT_FOUND: Final = 404
 
 
 @lru_cache(maxsize=MOST_REPLICAS)

@@ -11,6 +11,7 @@ import msgspec
 
 from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.app.front.front import (
+    NOT_FOUND,
     FrontDoor,
     Routes,
     answer_json,
@@ -26,7 +27,7 @@ from kvmesh.app.members.prober import Probe
 from kvmesh.app.members.warning_lines import UrlRefusals, by_reason
 from kvmesh.app.mesh.meta_mesh import MetaMesh
 from kvmesh.app.mesh.static_replicas import StaticReplicas
-from kvmesh.app.meta.bucket_plan import NOT_FOUND, BucketPlan
+from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.bucket_policy import bucket_policy
 from kvmesh.app.meta.bucket_reader import BucketReader, Digest, is_long
 from kvmesh.app.meta.programs import MetaPrograms
@@ -66,7 +67,7 @@ from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.tasks import keep_running
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import NO_HOLD, ForwardOptions
-from kvmesh.transport.http.forward.resume import StreamKeep
+from kvmesh.transport.http.forward.resume import STREAMS_PATH, StreamKeep
 from kvmesh.transport.http.openai import ENDPOINTS, OTHERS, find_endpoint, may_repeat
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamPool
@@ -85,7 +86,6 @@ class Read(Protocol):
 
 TEMPORARY_REDIRECT = 307
 UNAVAILABLE = 503
-STREAMS_PATH: Final = "/v1/streams/"
 MOST_ASKED: Final = 256
 RETRY_STATUSES: Final = frozenset({UNAVAILABLE})
 """What a replica says that cannot decide now; all else its workers say, and it has tried them."""

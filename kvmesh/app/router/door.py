@@ -11,12 +11,13 @@ from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.prefill import Splits
-from kvmesh.app.serve.resumed import PATH, ResumedStreams
+from kvmesh.app.serve.resumed import ResumedStreams
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.figure import Source
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import ForwardOptions
+from kvmesh.transport.http.forward.resume import STREAMS_PATH
 from kvmesh.transport.http.server.exchange import Exchange
 
 DoorRole = Literal["router", "picker"]
@@ -105,7 +106,7 @@ class HttpDoor:
         resumed = ResumedStreams(
             serving.context, serving.reader, splits.pool, serving.options, serving.viewers
         )
-        routes.add_prefix(PATH, resumed.serve)
+        routes.add_prefix(STREAMS_PATH, resumed.serve)
         tenant_header = settings.admission.tenant_header
         self._front = FrontDoor(settings.http, routes, tenant_header=tenant_header)
 

@@ -23,14 +23,13 @@ from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
-from kvmesh.transport.http.forward.resume import STREAM_ID, Resumption
+from kvmesh.transport.http.forward.resume import STREAM_ID, STREAMS_PATH, Resumption
 from kvmesh.transport.http.openai import find_endpoint
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.problem import Problem
 
-PATH: Final = "/v1/streams/"
 EVENTS: Final = b"text/event-stream"
 WAIT_S: Final = 0.5
 """So long the last news of a stream are awaited: its router may only have lost its client."""
@@ -77,8 +76,10 @@ class ResumedStreams:
         request, sharing = exchange.request, self._context.named
         find_endpoint(request.method, request.path, passthrough=True)
         if request.method != "GET":
-            raise RequestError(f"{PATH}… takes GET, not {shown(request.method)}", status=405)
-        name, after = request.path.removeprefix(PATH), _after(request.query)
+            raise RequestError(
+                f"{STREAMS_PATH}… takes GET, not {shown(request.method)}", status=405
+            )
+        name, after = request.path.removeprefix(STREAMS_PATH), _after(request.query)
         if sharing is None:
             raise _unknown(name)
         key = sharing.key_of(request, name)
@@ -180,7 +181,7 @@ def _after(query: str) -> int:
     if after is None:
         raise RequestError(
             f"after is {shown(given)}: say how many events with data the client has, [DONE] not "
-            f"counted: {PATH}ID?after=37",
+            f"counted: {STREAMS_PATH}ID?after=37",
             param="after",
         )
     return after

@@ -20,13 +20,12 @@ MOST_STREAMS: Final = 16_384
 NAME: Final = "[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}"
 """What a client may call a stream."""
 
-"""Where streams are that may go on; "" of others."""
-
-State = Literal["on", "over", "taken"]
-
 _ENTRY_BYTES: Final = 1024
 _ID_BYTES: Final = 4
+
+State = Literal["on", "over", "taken"]
 Origin = Literal["/v1/chat/completions", "/v1/completions", ""]
+"""Where streams are that may go on; "" of others."""
 
 StreamKey = tuple[str, str]
 """A tenant, and what it calls a stream."""

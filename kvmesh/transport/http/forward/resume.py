@@ -44,6 +44,9 @@ _MOST_KNOWN: Final = 4096
 STREAM_ID: Final = b"x-kvmesh-stream-id"
 """By what its client calls a stream, to ask for the rest where it loses it."""
 
+STREAMS_PATH: Final = "/v1/streams/"
+"""Where it asks, followed by that name."""
+
 _NAMED: Final = Names((STREAM_ID,), b"")
 _UNREAD: Final = frozenset({400, 422})
 """What an upstream may answer to a field that it does not know."""
@@ -116,11 +119,9 @@ class StreamKeep:
             return None
         body = request.body
         form = form_of(body, kind)
-        charge = 2 * len(body) + _CHARGE_BYTES if form.word != "no" else 0
-        if self.used + charge > self.most:
-            self.given_up += 1
-            form, charge = _FALSE, 0
-        self.used += charge
+        charge = self._charge(body) if form.word != "no" else 0
+        if not charge and form.word != "no":
+            form = _FALSE
         return Resumption(self, form, kind, body if charge else b"", charge)
 
     def resume(
@@ -129,15 +130,22 @@ class StreamKeep:
         """Return what keeps a stream that its client asks for again, and that is `going` on; None
         where too much is kept already.
         """
-        charge = 2 * len(body) + _CHARGE_BYTES
-        if self.used + charge > self.most:
-            self.given_up += 1
+        charge = self._charge(body)
+        if not charge:
             return None
-        self.used += charge
         self.resumed += 1
         resumption = Resumption(self, form, kind, body, charge)
         resumption.take_up(opening, going)
         return resumption
+
+    def _charge(self, body: bytes) -> int:
+        """Count in what a stream with this body may take; return it, 0 where that is too much."""
+        charge = 2 * len(body) + _CHARGE_BYTES
+        if self.used + charge > self.most:
+            self.given_up += 1
+            return 0
+        self.used += charge
+        return charge
 
 
 class Resumption:
