@@ -218,19 +218,19 @@ class Placer:
         worker = sessions.find(wishes.session, now)
         if worker is None:
             return False
-        hard = sessions.options.affinity == "hard"
+        moved = None if sessions.hard else False
         states = self._allowed(wishes, asking.asked.scanned.model, worker, now)
         if not states:
-            return None if hard else False
-        slack_ms, bound_ms = inf if hard else sessions.options.slack_ms, asking.bound_ms
-        asking.bound_ms = min(slack_ms, bound_ms)
+            return moved
+        bound_ms = asking.bound_ms
+        asking.bound_ms = min(sessions.slack_ms, bound_ms)
         try:
             placed = self._place(asking, course.kept, everyone, states, now, whole=False)
         except HopelessError:
-            return None if hard else False
+            return moved
         finally:
             asking.bound_ms = bound_ms
-        return False if isinstance(placed, int | float) and placed > slack_ms else placed
+        return False if isinstance(placed, int | float) and sessions.moves(placed) else placed
 
     def _place(
         self,

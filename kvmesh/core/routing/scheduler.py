@@ -308,22 +308,18 @@ class Scheduler:
         worker = sessions.find(request.session, now)
         if worker is None or request.pinned_worker is not None:
             return None
-        hard = sessions.options.affinity == "hard"
         pinned = msgspec.structs.replace(request, pinned_worker=worker)
         try:
             choice = self._chooser.choose(pinned, now, likeliest=likeliest)
         except NoWorkerError as error:
-            if hard and error.busy:
+            if sessions.hard and error.busy:
                 raise
             return None
         choice.inputs.made.kept = True
         decision = choice.decision
-        if not hard and (
-            decision.chosen.wait_ms > sessions.options.slack_ms
-            or self.judge.is_hopeless(decision.forecast, request.priority)
-        ):
-            return None
-        return choice
+        hopeless = self.judge.is_hopeless(decision.forecast, request.priority)
+        moves = sessions.moves(decision.chosen.wait_ms, hopeless=hopeless)
+        return None if moves else choice
 
     def _book(self, choice: Choice, request: RouteRequest, now: float) -> Placed:
         record, course, inputs = choice
