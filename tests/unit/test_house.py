@@ -39,7 +39,6 @@ LONG = {
     "core/programs/governor.py": "one state machine",
     "core/routing/registry.py": "one class over all workers",
     "core/routing/scheduler.py": "one class over all parts of a decision",
-    "transport/http/forward/forwarding.py": "one state machine",
 }
 """Files of more than `MOST_LINES`, and why."""
 

@@ -20,7 +20,8 @@ from kvmesh.core.members.answer_check import AnswerCheck, BadAnswer, Sickness
 from kvmesh.core.members.poison_guard import key_of
 from kvmesh.errors import KvMeshError
 from kvmesh.transport.extproc.messages import ResponseHeaders
-from kvmesh.transport.http.forward.forwarding import MAX_SCANNED_BYTES, POISON
+from kvmesh.transport.http.forward.endings import POISON
+from kvmesh.transport.http.forward.passed_answer import MAX_SCANNED_BYTES
 from kvmesh.transport.http.forward.plan import (
     GROW_TOKENS,
     NO_HOLD,
