@@ -26,19 +26,14 @@ MOST_FILES = 50
 MOST_LINES = 400
 LEAST_LINES = 30
 LONG = {
-    "actors/messages.py": "every message in one place",
     "app/picker/pick.py": "one state machine",
     "app/picker/stream.py": "one state machine",
-    "app/prompts/request_wishes.py": "one line a wish",
     "app/ops/up.py": "the wiring of a mesh",
     "app/meta/command.py": "the wiring of a meta-router",
     "app/router/command.py": "the wiring of a replica",
     "app/serve/routed.py": "one state machine",
-    "core/dispatch/dispatch.py": "one way for every request",
     "core/index/index.py": "one class over all tiers",
-    "core/programs/governor.py": "one state machine",
     "core/routing/registry.py": "one class over all workers",
-    "core/routing/scheduler.py": "one class over all parts of a decision",
 }
 """Files of more than `MOST_LINES`, and why."""
 

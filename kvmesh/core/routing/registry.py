@@ -24,7 +24,7 @@ from kvmesh.core.members.worker_info import (
     Trust,
     WorkerInfo,
 )
-from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.routing.decision import UNRESTRICTED, Restriction, RouteRequest
 from kvmesh.core.routing.disaggregation import does_whole
 from kvmesh.errors import NoWorkerError
 
@@ -39,7 +39,7 @@ _WISHES_CACHED: Final = 8
 
 _MODELS_REMEMBERED: Final = 256
 _LEFT_REMEMBERED: Final = 1024
-_Wish = tuple[str, WorkerId | None, frozenset[WorkerId] | None, frozenset[str], frozenset[str]]
+_Wish = tuple[str, Restriction]
 _NO_INFO: Final = WorkerInfo()
 _NO_REPORT: Final = LoadReport()
 
@@ -314,21 +314,14 @@ class WorkerRegistry:
         `eligible` can tell why none may. O(1) for what was asked before.
         """
         alive = self.everyone(now)
-        wish = (
-            request.model if self._picky else "",
-            request.pinned_worker,
-            request.allowed_workers,
-            request.labels,
-            request.tolerations,
-        )
+        asked = request.restriction()
+        wish = (request.model if self._picky else "", asked)
         known = self.thresholds is NO_THRESHOLDS and not request.excluded
         found = self._wished.get(wish) if known else None
         if found is None:
             names = [one for one in alive if self._refusal(one, request) is None]
             found = tuple(map(self.state, names))
-            some = (
-                len(request.labels) + len(request.tolerations) + len(request.allowed_workers or ())
-            )
+            some = sum(len(one) for one in asked if isinstance(one, frozenset))
             if known and some <= _WISHES_CACHED:
                 if len(self._wished) == _MODELS_CACHED:
                     self._wished.clear()
@@ -354,15 +347,14 @@ class WorkerRegistry:
         """
         alive = self.everyone(now)
         plain = not (
-            request.excluded
-            or request.labels
-            or self._tainted
-            or request.allowed_workers is not None
-            or request.pinned_worker is not None
+            self._tainted
+            or request.excluded
+            or request.restriction() != UNRESTRICTED
             or self.thresholds is not NO_THRESHOLDS
         )
         if not plain:
             names = tuple(one for one in alive if self._refusal(one, request) is None)
+            names = alive if len(names) == len(alive) else names
         elif self._picky and request.model:
             names = self._serving.get(request.model) or self._find_serving(request, alive)
         else:
@@ -429,13 +421,7 @@ class WorkerRegistry:
         return self._unfit(worker, request) or self._busy(worker)
 
     def _unfit(self, worker: WorkerId, request: RouteRequest) -> str | None:
-        if request.pinned_worker is not None and worker != request.pinned_worker:
-            return "not the pinned worker"
-        if worker in request.excluded:
-            return "already failed this request"
-        if request.allowed_workers is not None and worker not in request.allowed_workers:
-            return "not allowed for this request"
-        return request.unserved_by(self.info(worker))
+        return request.kept_from(worker, self.info(worker))
 
     def _busy(self, worker: WorkerId) -> str | None:
         limits = self.thresholds
