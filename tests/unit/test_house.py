@@ -28,9 +28,6 @@ LEAST_LINES = 30
 LONG = {
     "app/picker/pick.py": "one state machine",
     "app/picker/stream.py": "one state machine",
-    "app/ops/up.py": "the wiring of a mesh",
-    "app/meta/command.py": "the wiring of a meta-router",
-    "app/router/command.py": "the wiring of a replica",
     "app/serve/routed.py": "one state machine",
     "core/index/index.py": "one class over all tiers",
     "core/routing/registry.py": "one class over all workers",

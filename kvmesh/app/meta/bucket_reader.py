@@ -1,6 +1,6 @@
 """What a meta-router reads of a request to choose its bucket."""
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -52,6 +52,13 @@ _NOTHING: Final = _Said()
 _NAMING: Final = (b"x-kvmesh-bucket", b"x-kvmesh-worker-id", b"x-kvmesh-allowed-workers")
 _PLACES: Final = Names(_NAMING, b"")
 _SCANNED: Final = frozenset({"chat", "completions"})
+
+
+class Read(Protocol):
+    """Reads a body, in any thread; `check`: at its prompt, too. Raises `RequestError`."""
+
+    def __call__(self, *, check: bool) -> Digest:
+        """Return what was read."""
 
 
 class BucketReader:
