@@ -26,7 +26,6 @@ MOST_FILES = 50
 MOST_LINES = 400
 LEAST_LINES = 30
 LONG = {
-    "app/picker/stream.py": "one state machine",
     "app/serve/routed.py": "one state machine",
     "core/index/index.py": "one class over all tiers",
 }

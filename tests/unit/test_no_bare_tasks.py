@@ -45,7 +45,7 @@ SCOPED: Final = {
     "replay/progress.py": "as long as one replay",
 }
 REQUESTS: Final = {
-    "app/picker/stream.py",
+    "app/picker/leaving.py",
     "app/views/dashboard_page.py",
     "mocker/reply.py",
     "transport/http/server/half_close.py",
