@@ -286,10 +286,8 @@ class PickStream:
             return
         self._leaving.quiet = False
         data, end = message.data, message.end_of_stream
-        if self._response_mode == FULL_DUPLEX:
-            answers = body_answers("response", data, end=end)
-        else:
-            answers = (body_passed("response"),)
+        back = self._response_mode == FULL_DUPLEX
+        answers = body_answers("response", data, end=end) if back else (body_passed("response"),)
         if end:
             follower = self._follower()
             if follower is not None and data:
