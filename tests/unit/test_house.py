@@ -107,6 +107,31 @@ def test_no_modules_import_each_other_not_even_late() -> None:
         assert find_cycles(import_graph(files)) == []
 
 
+def test_what_is_shipped_knows_no_test_and_the_simulator_of_actors_no_real_input() -> None:
+    shipped = {file.path: imported(file.syntax) for file in files_installed()}
+    doubles = REPOSITORY / "tests/doubles"
+    simulated = {
+        path: imported(ast.parse(path.read_text()))
+        for path in find_files(doubles / "sim")
+        if not path.name.startswith("test_")
+    }
+
+    assert not [path for path, names in shipped.items() if any(map(OF_TESTS.match, names))]
+    assert len(simulated) >= len(find_files(doubles / "sim")) // 2
+    assert not [path for path, names in simulated.items() if any(map(REAL.match, names))]
+
+
+OF_TESTS = re.compile(r"(tests|benchmarks)(\.|$)")
+REAL = re.compile(r"(asyncio|socket|kvmesh\.transport)(\.|$)")
+
+
+def imported(syntax: ast.Module) -> list[str]:
+    """Return the modules that are imported, late or not."""
+    nodes = list(ast.walk(syntax))
+    names = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
+    return names + [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+
+
 def test_only_the_command_line_imports_modules_by_name() -> None:
     """What is loaded late is imported in a function, where the contracts see it.
 

@@ -19,7 +19,7 @@ import msgspec
 from kvmesh.actors.kernel import Actor, Effect, Log, Message, Send, Wake
 from kvmesh.actors.messages import Started
 from kvmesh.runtime.agenda import Agenda
-from kvmesh.testing.sim.faults import Faults, SimFaults
+from tests.doubles.sim.faults import Faults, SimFaults
 
 
 class Birth(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class Simulation:
     """
 
     def __init__(self, seed: int, plan: SimFaults | None = None) -> None:
-        self.rng = random.Random(seed)  # noqa: S311 - a reproducible run, not a secret
+        self.rng = random.Random(seed)
         self.faults = Faults(plan or SimFaults(), self.rng)
         self.now = 0.0
         self.steps = 0

@@ -21,9 +21,9 @@ from kvmesh.actors.storage import (
     StoreObject,
     WriteKey,
 )
-from kvmesh.testing.sim.driver import Simulation
-from kvmesh.testing.sim.faults import SimFaults
-from kvmesh.testing.sim.stores import SimStores
+from tests.doubles.sim.driver import Simulation
+from tests.doubles.sim.faults import SimFaults
+from tests.doubles.sim.stores import SimStores
 from tests.unit.runtime.worlds import add_probe
 
 

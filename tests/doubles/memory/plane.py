@@ -9,13 +9,13 @@ from kvmesh.core.programs.shared import MAX_PROGRAMS, PROGRAM_TTL_S
 from kvmesh.errors import TransportError
 from kvmesh.ports import Bus, Control, Handler, Refusals
 from kvmesh.tasks import guarded
-from kvmesh.testing.memory.bus import MemoryBus
-from kvmesh.testing.memory.control import MemoryControl
-from kvmesh.testing.memory.journal import MemoryJournal
-from kvmesh.testing.memory.kv import MemoryKeyValue
-from kvmesh.testing.memory.objects import MemoryObjects
-from kvmesh.testing.memory.server import MemoryServer
-from kvmesh.testing.memory.table import MemoryTable
+from tests.doubles.memory.bus import MemoryBus
+from tests.doubles.memory.control import MemoryControl
+from tests.doubles.memory.journal import MemoryJournal
+from tests.doubles.memory.kv import MemoryKeyValue
+from tests.doubles.memory.objects import MemoryObjects
+from tests.doubles.memory.server import MemoryServer
+from tests.doubles.memory.table import MemoryTable
 
 
 class MemoryPlane:

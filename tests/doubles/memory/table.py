@@ -1,8 +1,8 @@
 """The shared table in memory."""
 
 from kvmesh.ports import Entry, TableListener
-from kvmesh.testing.memory.server import MemoryServer, TimedEntry
-from kvmesh.testing.memory.tail import Follower
+from tests.doubles.memory.server import MemoryServer, TimedEntry
+from tests.doubles.memory.tail import Follower
 
 
 class MemoryTableTail(Follower):

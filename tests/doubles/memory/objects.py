@@ -5,7 +5,7 @@ import hashlib
 
 from kvmesh.errors import TransportError
 from kvmesh.ports import ObjectInfo
-from kvmesh.testing.memory.server import MemoryServer
+from tests.doubles.memory.server import MemoryServer
 
 
 class MemoryObjects:

@@ -26,7 +26,7 @@ from kvmesh.actors.storage import (
     StoreObject,
     WriteKey,
 )
-from kvmesh.testing.sim.driver import Process, Simulation
+from tests.doubles.sim.driver import Process, Simulation
 
 TIMEOUT_S = 2.0
 """When a caller whose request or answer got lost is told `Failed`."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from kvmesh.errors import ConflictError
 from kvmesh.ports import Entry
-from kvmesh.testing.memory.server import MemoryServer, TimedEntry
+from tests.doubles.memory.server import MemoryServer, TimedEntry
 
 
 class MemoryKeyValue:

@@ -6,11 +6,11 @@ import pytest
 
 from kvmesh.errors import TransportError
 from kvmesh.ports import Record, StreamState
-from kvmesh.testing.memory.bus import MemoryBus
-from kvmesh.testing.memory.journal import MemoryJournal
-from kvmesh.testing.memory.kv import MemoryKeyValue
-from kvmesh.testing.memory.objects import MemoryObjects
-from kvmesh.testing.memory.server import MemoryServer
+from tests.doubles.memory.bus import MemoryBus
+from tests.doubles.memory.journal import MemoryJournal
+from tests.doubles.memory.kv import MemoryKeyValue
+from tests.doubles.memory.objects import MemoryObjects
+from tests.doubles.memory.server import MemoryServer
 
 
 class Reader:

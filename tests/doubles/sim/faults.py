@@ -112,7 +112,7 @@ def draw_plan(
     chances = {
         kind: rng.random() * _CEILINGS.get(kind, _CEILING)
         for kind in _KINDS
-        if rng.random() < 0.5 and kind not in without  # noqa: PLR2004 - half of them
+        if rng.random() < 0.5 and kind not in without
     }
     return msgspec.structs.replace(SimFaults(until_s=until_s), **chances)
 

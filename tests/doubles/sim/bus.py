@@ -2,8 +2,8 @@
 
 from kvmesh.actors.kernel import Effect, Publish
 from kvmesh.actors.messages import BusMessage
-from kvmesh.testing.sim.driver import Process, Simulation
-from kvmesh.testing.sim.links import SimLinks
+from tests.doubles.sim.driver import Process, Simulation
+from tests.doubles.sim.links import SimLinks
 
 
 class SimBus:

@@ -2,9 +2,9 @@ import pytest
 
 from kvmesh.actors.kernel import Publish
 from kvmesh.actors.messages import BusMessage
-from kvmesh.testing.sim.bus import SimBus, matches
-from kvmesh.testing.sim.driver import Process, Simulation
-from kvmesh.testing.sim.faults import SimFaults
+from tests.doubles.sim.bus import SimBus, matches
+from tests.doubles.sim.driver import Process, Simulation
+from tests.doubles.sim.faults import SimFaults
 from tests.unit.runtime.worlds import Probe, add_probe
 
 

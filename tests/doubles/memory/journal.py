@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from kvmesh.ports import StreamState, TailListener
 from kvmesh.tasks import guarded
-from kvmesh.testing.memory.server import MemoryServer, MemoryStream
-from kvmesh.testing.memory.tail import Follower
+from tests.doubles.memory.server import MemoryServer, MemoryStream
+from tests.doubles.memory.tail import Follower
 
 WINDOW = 512
 MAX_MESSAGE_BYTES = 512 * 1024

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from kvmesh.testing.sim.driver import Simulation
+from tests.doubles.sim.driver import Simulation
 
 
 class Link:

@@ -1,6 +1,6 @@
 import random
 
-from kvmesh.testing.sim.faults import Faults, SimFaults, draw_plan
+from tests.doubles.sim.faults import Faults, SimFaults, draw_plan
 
 
 def test_nothing_strikes_when_the_storm_is_over() -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from kvmesh.actors.kernel import Effect, Log, Message, Publish, Send, Wake
 from kvmesh.actors.messages import Started, Tick
-from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
-from kvmesh.testing.sim.faults import SimFaults
+from tests.doubles.sim.driver import Birth, Process, ProcessPlan, Simulation
+from tests.doubles.sim.faults import SimFaults
 from tests.unit.runtime.worlds import Probe, add_probe
 
 

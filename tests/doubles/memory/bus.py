@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from kvmesh.testing.memory.server import MemoryServer
+from tests.doubles.memory.server import MemoryServer
 
 
 class MemorySubscription:

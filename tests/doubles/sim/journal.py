@@ -14,7 +14,7 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.storage import Deleted, OpenTail, PurgeJournal
 from kvmesh.actors.wire import last_token
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.testing.sim.driver import Process, Simulation
+from tests.doubles.sim.driver import Process, Simulation
 
 BURST = 8
 """Records in one delivery at most."""

@@ -12,9 +12,9 @@ from kvmesh.actors.messages import (
 )
 from kvmesh.actors.storage import OpenTail, PurgeJournal
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.testing.sim.driver import Process, Simulation
-from kvmesh.testing.sim.faults import SimFaults
-from kvmesh.testing.sim.journal import SimJournal
+from tests.doubles.sim.driver import Process, Simulation
+from tests.doubles.sim.faults import SimFaults
+from tests.doubles.sim.journal import SimJournal
 from tests.unit.runtime.worlds import Probe, add_probe
 
 

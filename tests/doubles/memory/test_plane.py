@@ -3,8 +3,8 @@ import asyncio
 import pytest
 
 from kvmesh.errors import TransportError
-from kvmesh.testing.memory.plane import MemoryPlane
-from kvmesh.testing.memory.server import MemoryServer
+from tests.doubles.memory.plane import MemoryPlane
+from tests.doubles.memory.server import MemoryServer
 
 
 async def test_a_patient_plane_waits_for_its_server_and_says_so() -> None:

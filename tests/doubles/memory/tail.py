@@ -3,7 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 
-from kvmesh.testing.memory.server import MemoryServer
+from tests.doubles.memory.server import MemoryServer
 
 
 class Follower(ABC):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from kvmesh.actors.kernel import Message
 from kvmesh.errors import TransportError
 from kvmesh.ports import ASK_TIMEOUT_S, Handler, T
-from kvmesh.testing.memory.server import MemoryServer
 from kvmesh.transport.commands import CommandDesk, decode_reply, encode_command
+from tests.doubles.memory.server import MemoryServer
 
 
 class MemoryControl:
