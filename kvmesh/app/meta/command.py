@@ -170,7 +170,7 @@ class MetaServer:
                 )
                 door.add("GET", "/ready", self._ready)
             ports.admin.add("GET", "/v1/status", self._status)
-            models = ModelsPage(self.meta.models, self._ready_urls, self._pool)
+            models = ModelsPage(self.meta.table.models, self._ready_urls, self._pool)
             routes.add("GET", "/v1/models", models.serve)
             routes.add("POST", "/v1/route", self._explain)
             routes.add("POST", "/v1/bucket", self._which)
@@ -307,7 +307,7 @@ class MetaServer:
     def _redirect(self, exchange: Exchange, request: BucketRequest) -> None:
         """Send the client itself to the replica: its answer then makes one hop less."""
         now = time.monotonic()
-        route = self.meta.route(request, now)
+        route = self.meta.table.route(request, now)
         self.meta.note(route.replica.name, UNKNOWN, now)
         location = route.replica.url.encode() + exchange.request.target
         headers = (

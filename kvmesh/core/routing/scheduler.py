@@ -140,10 +140,6 @@ class Scheduler:
         """Return formula and weights of a request. Raises `RequestError` for what there is not."""
         return self.courses.pricing(request)
 
-    def check(self, request: RouteRequest) -> None:
-        """Raise `RequestError` if the request names a formula or a weight that there is not."""
-        self.courses.pricing(request)
-
     def schedule(self, request: RouteRequest, now: float) -> Placed:
         """Choose a worker and book the request there. Raises `NoWorkerError` with the reasons,
         `UnattainableError` for one that would miss its targets everywhere.
