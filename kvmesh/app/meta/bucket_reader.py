@@ -10,7 +10,8 @@ from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_outline import PromptOutline, prompt_outline, scanned_outline
 from kvmesh.app.prompts.reading import LONG_ITEMS, SCANNED_BYTES
 from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS
-from kvmesh.app.prompts.request_wishes import NO_EXTENSION, named_workers
+from kvmesh.app.prompts.request_wishes import named_workers
+from kvmesh.app.prompts.wish_values import NO_EXTENSION
 from kvmesh.bounds import MAX_NAME, is_name, shown
 from kvmesh.core.buckets.buckets import BucketTable
 from kvmesh.core.buckets.rules import BucketRequest

@@ -22,6 +22,7 @@ from kvmesh.app.prompts.turn_names import (
     read_hints,
 )
 from kvmesh.app.prompts.wish_values import (
+    NO_EXTENSION,
     Given,
     first,
     header_name,
@@ -51,7 +52,6 @@ from kvmesh.transport.http.wire.headers import Headers
 
 _PREFIX: Final = b"x-kvmesh-"
 _TIMEOUT: Final = "x-kvmesh-timeout-s"
-NO_EXTENSION: Final = Extension()
 _NOBODY: Final = InferenceRequest()
 _APART: Final = OWN_HEADERS | {ROLES_HEADER, NO_HOLD[0]}
 """Headers of ours that are read elsewhere."""

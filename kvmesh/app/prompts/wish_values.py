@@ -15,9 +15,10 @@ from kvmesh.bounds import (
 )
 from kvmesh.core.chat.inference import Extension
 from kvmesh.core.routing.decision import RouterMode, Wished
-from kvmesh.core.routing.model_policy import ModelPolicy
+from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicy
 from kvmesh.errors import RequestError
 
+NO_EXTENSION: Final = Extension()
 Given = Mapping[str, str]
 """Headers by name, their values stripped."""
 
@@ -149,15 +150,21 @@ def _reader(name: str, kind: object) -> Callable[[Given, Extension, ModelPolicy]
     return read_number
 
 
-_READERS: Final = {
-    name: _reader(name, kind)
+_READERS: Final = [
+    (name, f"x-kvmesh-{name.replace('_', '-')}", _reader(name, kind))
     for name, kind in Extension.__annotations__.items()
     if name in Wished.__struct_fields__ and name not in _READ_BY_ITSELF
-}
+]
 
 
 def ordinary_in(given: Given, extension: Extension, policy: ModelPolicy) -> dict[str, Any]:
     """Return all wishes that are a field of `Extension` and one of `Wished` with the same name and
     need no rule of their own: names, or a number from 0 on, read by the type of the body's field.
     """
-    return {name: read(given, extension, policy) for name, read in _READERS.items()}
+    # By headers alone: what no header names is not looked at, most of the time.
+    headers_alone = extension is NO_EXTENSION and policy is NO_POLICY
+    return {
+        name: read(given, extension, policy)
+        for name, header, read in _READERS
+        if not headers_alone or header in given
+    }
