@@ -9,12 +9,6 @@ import pytest
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.ports import Bus, EventPlane, Journal, KeyValue, ObjectStore, Record, StreamState
-from kvmesh.testing.memory.bus import MemoryBus
-from kvmesh.testing.memory.journal import MemoryJournal
-from kvmesh.testing.memory.kv import MemoryKeyValue
-from kvmesh.testing.memory.objects import MemoryObjects
-from kvmesh.testing.memory.plane import MemoryPlane
-from kvmesh.testing.memory.server import MemoryServer
 from kvmesh.transport.nats.journal.jetstream import JetStream
 from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
 from kvmesh.transport.nats.link.bus import NatsBus
@@ -22,6 +16,12 @@ from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from kvmesh.transport.nats.plane import NatsPlane, PlaneOptions
 from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
 from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
+from tests.doubles.memory.bus import MemoryBus
+from tests.doubles.memory.journal import MemoryJournal
+from tests.doubles.memory.kv import MemoryKeyValue
+from tests.doubles.memory.objects import MemoryObjects
+from tests.doubles.memory.plane import MemoryPlane
+from tests.doubles.memory.server import MemoryServer
 from tests.nats_container import url_in
 
 

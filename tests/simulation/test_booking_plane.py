@@ -4,7 +4,7 @@ from functools import partial
 import pytest
 
 from kvmesh.formats import FIRST, Formats
-from kvmesh.testing.sim.faults import SimFaults, draw_plan
+from tests.doubles.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.booking_plane import LEASE_S, NEXT, BookingPlane
 from tests.simulation.seeds import seeds
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kvmesh.testing.sim.faults import draw_plan
+from tests.doubles.sim.faults import draw_plan
 from tests.simulation.planes.booking_plane import BookingPlane
 from tests.simulation.planes.event_plane import EventPlane
 

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from kvmesh.testing.sim.faults import SimFaults, draw_plan
+from tests.doubles.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.event_plane import EventPlane
 from tests.simulation.seeds import seeds
 

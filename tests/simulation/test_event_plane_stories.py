@@ -8,8 +8,8 @@ import pytest
 from kvmesh.actors.kernel import Actor
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.members.worker_info import Trust
-from kvmesh.testing.sim.driver import Birth
-from kvmesh.testing.sim.faults import SimFaults
+from tests.doubles.sim.driver import Birth
+from tests.doubles.sim.faults import SimFaults
 from tests.simulation.planes.event_plane import EventPlane
 
 W0 = WorkerId("w0")

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from kvmesh.core.blocks.events import VERSION
-from kvmesh.testing.sim.faults import SimFaults
+from tests.doubles.sim.faults import SimFaults
 from tests.simulation.planes.event_plane import SUBJECTS
 from tests.simulation.planes.hostile import HostilePlane
 from tests.simulation.planes.snapshot_plane import SnapshotPlane

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from kvmesh.testing.sim.faults import SimFaults, draw_plan
+from tests.doubles.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.liveness_plane import LivenessPlane
 from tests.simulation.seeds import seeds
 

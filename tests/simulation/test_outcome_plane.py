@@ -6,7 +6,7 @@ import pytest
 from kvmesh.core.members.health_record import Stage
 from kvmesh.core.members.outcomes import Attempt, failed_attempt, status_attempt
 from kvmesh.core.routing.decision import RouterMode
-from kvmesh.testing.sim.faults import SimFaults, draw_plan
+from tests.doubles.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.outcome_plane import SICK, OutcomePlane
 from tests.simulation.seeds import seeds
 

@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from kvmesh.testing.sim.faults import SimFaults, draw_plan
+from tests.doubles.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.booking_plane import BookingPlane
 from tests.simulation.planes.constants import DRIFT, SKEW_S, draw_constants
 from tests.simulation.planes.event_plane import EventPlane

@@ -6,7 +6,7 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.worker_info import Trust
-from kvmesh.testing.sim.faults import SimFaults, draw_plan
+from tests.doubles.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.event_plane import EventPlane
 from tests.simulation.seeds import seeds
 

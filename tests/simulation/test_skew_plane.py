@@ -10,7 +10,7 @@ from kvmesh.actors.version_guard import LOOK_AGAIN_S
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.worker_info import Trust
 from kvmesh.formats import FormatRange, Formats
-from kvmesh.testing.sim.faults import SimFaults, draw_plan
+from tests.doubles.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.skew_plane import BOTH, NEW, OLD, SkewPlane
 from tests.simulation.planes.snapshot_plane import LEASE_KEY
 from tests.simulation.seeds import EVERY, seeds

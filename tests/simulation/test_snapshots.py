@@ -7,8 +7,8 @@ from kvmesh.actors.kernel import Effect
 from kvmesh.actors.messages import Reload
 from kvmesh.actors.storage import FetchObject
 from kvmesh.core.journal.lease import RENEW_S, TTL_S
-from kvmesh.testing.sim.driver import Process
-from kvmesh.testing.sim.faults import SimFaults, draw_plan
+from tests.doubles.sim.driver import Process
+from tests.doubles.sim.faults import SimFaults, draw_plan
 from tests.simulation.planes.snapshot_plane import KEY, LEASE_KEY, STEPS, SnapshotPlane
 from tests.simulation.seeds import EVERY, seeds
 

@@ -26,20 +26,7 @@ MOST_FILES = 50
 MOST_LINES = 400
 LEAST_LINES = 30
 LONG = {
-    "actors/messages.py": "every message in one place",
-    "app/picker/pick.py": "one state machine",
-    "app/picker/stream.py": "one state machine",
-    "app/prompts/request_wishes.py": "one line a wish",
-    "app/ops/up.py": "the wiring of a mesh",
-    "app/meta/command.py": "the wiring of a meta-router",
-    "app/router/command.py": "the wiring of a replica",
     "app/serve/routed.py": "one state machine",
-    "core/dispatch/dispatch.py": "one way for every request",
-    "core/index/index.py": "one class over all tiers",
-    "core/programs/governor.py": "one state machine",
-    "core/routing/registry.py": "one class over all workers",
-    "core/routing/scheduler.py": "one class over all parts of a decision",
-    "transport/http/forward/forwarding.py": "one state machine",
 }
 """Files of more than `MOST_LINES`, and why."""
 
@@ -118,6 +105,31 @@ def test_each_folder_is_a_package() -> None:
 def test_no_modules_import_each_other_not_even_late() -> None:
     for files in (files_installed(), read_tree(REPOSITORY / "benchmarks")):
         assert find_cycles(import_graph(files)) == []
+
+
+def test_what_is_shipped_knows_no_test_and_the_simulator_of_actors_no_real_input() -> None:
+    shipped = {file.path: imported(file.syntax) for file in files_installed()}
+    doubles = REPOSITORY / "tests/doubles"
+    simulated = {
+        path: imported(ast.parse(path.read_text()))
+        for path in find_files(doubles / "sim")
+        if not path.name.startswith("test_")
+    }
+
+    assert not [path for path, names in shipped.items() if any(map(OF_TESTS.match, names))]
+    assert len(simulated) >= len(find_files(doubles / "sim")) // 2
+    assert not [path for path, names in simulated.items() if any(map(REAL.match, names))]
+
+
+OF_TESTS = re.compile(r"(tests|benchmarks)(\.|$)")
+REAL = re.compile(r"(asyncio|socket|kvmesh\.transport)(\.|$)")
+
+
+def imported(syntax: ast.Module) -> list[str]:
+    """Return the modules that are imported, late or not."""
+    nodes = list(ast.walk(syntax))
+    names = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
+    return names + [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
 
 
 def test_only_the_command_line_imports_modules_by_name() -> None:

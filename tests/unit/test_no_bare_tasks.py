@@ -11,7 +11,6 @@ RULE: Final = {
     "tasks.py": "the rule itself",
     "app/process/running.py": "waits for each task it makes and raises what it raised",
     "runtime/aio.py": "the actors' timers: a ring only queues a message",
-    "testing/memory/control.py": "awaited by who asks",
     "app/process/fork_server.py": "the reader, whose callback is guarded",
     "app/front/span_export.py": "a thread a batch, awaited for so long; nobody waits at the end",
     "app/picker/addresses.py": "a look-up: awaited, and reported when it is done",
@@ -45,7 +44,7 @@ SCOPED: Final = {
     "replay/progress.py": "as long as one replay",
 }
 REQUESTS: Final = {
-    "app/picker/stream.py",
+    "app/picker/leaving.py",
     "app/views/dashboard_page.py",
     "mocker/reply.py",
     "transport/http/server/half_close.py",

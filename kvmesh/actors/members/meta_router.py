@@ -12,10 +12,10 @@ from kvmesh.actors.refusals import Refusals
 from kvmesh.actors.wire import Subjects, decode, last_token
 from kvmesh.bounds import shown
 from kvmesh.core.buckets.bucket_cost import BucketCost
-from kvmesh.core.buckets.buckets import BucketRoute, BucketTable
+from kvmesh.core.buckets.buckets import BucketTable
 from kvmesh.core.buckets.homes import HomeOptions, Homes
 from kvmesh.core.buckets.placing import BucketPolicy, RouterReplica
-from kvmesh.core.buckets.rules import BucketRequest, BucketRule
+from kvmesh.core.buckets.rules import BucketRule
 from kvmesh.core.members.health import Answer
 from kvmesh.core.members.link_health import LinkHealth
 from kvmesh.core.members.membership import Change, ChangeKind, Membership, MemberView
@@ -134,17 +134,6 @@ class MetaRouter:
             if replica.name == name:
                 self.table.set_replica(msgspec.structs.replace(replica, models=models))
 
-    def route(
-        self,
-        request: BucketRequest,
-        now: float,
-        *,
-        tried: Collection[str] = (),
-        last: BucketRoute | None = None,
-    ) -> BucketRoute:
-        """Choose a replica. Raises `RequestError` and `NoWorkerError` as `BucketTable.route`."""
-        return self.table.route(request, now, tried=tried, last=last)
-
     def awaits_replicas(self) -> bool:
         """Return whether a replica may come that a request could go to: some were there, or may
         only not be heard of yet.
@@ -181,10 +170,6 @@ class MetaRouter:
     def given_up(self, now: float) -> list[tuple[str, str]]:
         """Return the replicas that were lost of late, and in words why."""
         return [(name, GIVEN_UP) for name in self.silent.lost(now)]
-
-    def models(self) -> tuple[str, ...]:
-        """Return every model some replica serves, sorted."""
-        return self.table.models()
 
     def replicas(self, now: float) -> list[MemberView]:
         """Return every replica for people, named `bucket/router`."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from kvmesh._native import BookingOutbox
 from kvmesh.actors.engine_messages import PromptServed
 from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
@@ -16,14 +18,11 @@ from kvmesh.actors.kernel import Message
 from kvmesh.actors.member_messages import Mispredicted
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import (
-    Drain,
     Reload,
     RouterHeartbeat,
-    StateWanted,
-    Status,
     TakeSnapshot,
 )
-from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, encode, fitting
+from kvmesh.actors.wire import encode
 from kvmesh.app.members.warning_lines import NO_USABLE_WORKER, by_reason
 from kvmesh.app.mesh.checkpoint_keeper import CheckpointKeeper
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink, Role
@@ -74,11 +73,10 @@ class RouterMesh:
         self.router_id = router_id
         self.advertise_url = ""
         self.draining = False
-        self._role = role
         self._follower = role == "follower"
         self._settings = settings
         self._router = router
-        self._known, self._sequences = router.scheduler.workers, router.scheduler.sequences
+        self._known = router.scheduler.workers
         self.indexer = Indexer(
             IndexReplica(index),
             IndexerOptions(
@@ -142,30 +140,19 @@ class RouterMesh:
         """Return this replica's present sign of life."""
         claim = self.indexer.replica.claim()
         follower = self._follower and not self.advertise_url
-        fetches = {peer.router: peer.fetches for peer in self.link.replicas()}
-        return RouterHeartbeat(
-            router=self.router_id,
-            bucket=self._settings.bucket,
-            url=self.advertise_url,
+        beat = self.link.sign_of_life(
+            self.advertise_url,
             ready=not (follower or self.why_not()),
-            epoch=self.link.epoch,
+            draining=self.draining,
+            follower=follower,
+        )
+        return msgspec.structs.replace(
+            beat,
             applied_sequence=claim.sequence,
             created=self.indexer.replica.created,
             digest=claim.digest,
             scope=claim.scope,
-            active_requests=self._sequences.statistics().active_requests,
-            models=fitting(self._router.models(), MOST_MODELS_BYTES),
-            draining=self.draining,
             heat=self._router.heat(time.monotonic()),
-            admission=self._router.admission,
-            policy=self._router.policy,
-            workers=fitting(self._known.membership.members(), MOST_WORKERS_BYTES),
-            left_out=self._router.left_out(time.monotonic()),
-            follower=follower or self._role == "picker",
-            version=own_version(),
-            formats=OWN,
-            fetches=self._known.fetch_times.exchange(fetches, time.monotonic()),
-            picker=self._role == "picker",
         )
 
     def _unread(self) -> list[Newer]:
@@ -244,14 +231,11 @@ class RouterMesh:
         self._stack.callback(driver.stop)
         self.link.watch_silence(self._stack, driver)
         handlers: dict[type[Message], Handler] = {
-            StateWanted: self._on_state_wanted,
-            Drain: self._on_drain,
-            Status: self._on_status,
             Reload: self._on_reload,
             TakeSnapshot: self._on_take,
         }
         target = self.link.subjects.router_control(self.router_id)
-        self._commands = RouterCommands(plane, target, handlers)
+        self._commands = RouterCommands(plane, target, self, handlers)
         self._commands.start(lambda: self.indexer.caught_up)
         self._stack.push_async_callback(self._commands.close)
 
@@ -312,12 +296,6 @@ class RouterMesh:
         statistics = self.indexer.statistics()
         return statistics.replica.digests_compared, statistics.mismatches
 
-    async def _on_state_wanted(self, command: StateWanted) -> None:
-        self.post(command)
-
-    async def _on_drain(self, command: Drain) -> None:
-        self.draining = command.draining
-
     async def _on_reload(self, command: Reload) -> bool:
         return self._driver is not None and self._driver.post("loader", command)
 
@@ -325,10 +303,6 @@ class RouterMesh:
         if self._driver is None or self._follower:
             return False
         return self._driver.post("snapshotter", command)
-
-    async def _on_status(self, command: Status) -> dict[str, object]:
-        del command
-        return self.describe()
 
     async def failed(self) -> None:
         """Look after the streams until an actor or the answering of commands fails; raise that."""

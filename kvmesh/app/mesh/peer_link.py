@@ -13,6 +13,7 @@ from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import BookingsWait, RouterHeartbeat
+from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, fitting
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.members.prober import Probe
 from kvmesh.app.members.silence_watch import watch_silence
@@ -38,6 +39,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.programs.sharing import ProgramSharing
 from kvmesh.core.routing.registry import WorkerRegistry
+from kvmesh.formats import OWN
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.tasks import keep_running
@@ -109,6 +111,35 @@ class PeerLink:
                 epoch=self.epoch,
                 namespace=settings.nats.namespace,
             ),
+        )
+
+    def sign_of_life(
+        self, url: str, *, ready: bool, draining: bool, follower: bool
+    ) -> RouterHeartbeat:
+        """Return what each replica says of itself, whatever it reads: it takes requests at `url`,
+        "" for none. A picker is called a follower, too.
+        """
+        router, now = self._router, time.monotonic()
+        workers, picker = router.scheduler.workers, self._role == "picker"
+        fetches = {peer.router: peer.fetches for peer in self.replicas()}
+        return RouterHeartbeat(
+            router=self.router_id,
+            bucket=self._settings.bucket,
+            url=url,
+            ready=ready,
+            epoch=self.epoch,
+            active_requests=router.scheduler.sequences.statistics().active_requests,
+            models=fitting(router.models(), MOST_MODELS_BYTES),
+            draining=draining,
+            admission=router.admission,
+            policy=router.policy,
+            workers=fitting(workers.membership.members(), MOST_WORKERS_BYTES),
+            left_out=router.left_out(now),
+            follower=follower or picker,
+            version=own_version(),
+            formats=OWN,
+            fetches=workers.fetch_times.exchange(fetches, now),
+            picker=picker,
         )
 
     async def connect(self, stack: contextlib.AsyncExitStack) -> None:

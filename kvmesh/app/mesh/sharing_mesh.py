@@ -8,22 +8,18 @@ from collections.abc import Callable, Iterator
 from kvmesh._native import Booking, BookingOutbox
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.members.router import Router
-from kvmesh.actors.messages import Drain, RouterHeartbeat, StateWanted, Status
-from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, fitting
+from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.members.warning_lines import NO_USABLE_WORKER
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink, Role
 from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.mesh.router_mesh import Hear
 from kvmesh.app.mesh.static_workers import StaticWorkers
-from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
 from kvmesh.app.views.figure import Source
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.insight.predictions import Distrust
-from kvmesh.formats import OWN
 from kvmesh.observe import actor_log
-from kvmesh.ports import Handler
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.tasks import supervise
@@ -47,11 +43,9 @@ class SharingMesh:
     ) -> None:
         self.draining = False
         self._url = ""
-        self._settings = settings
         self._router = router
-        self._known, self._sequences = router.scheduler.workers, router.scheduler.sequences
+        self._known = router.scheduler.workers
         self._static = static
-        self._role = role
         options = LinkOptions(router_id, receives_workers=static is None, role=role)
         self.link = PeerLink(settings, router, self.heartbeat, options)
         self._driver: AioDriver | None = None
@@ -82,25 +76,8 @@ class SharingMesh:
 
     def heartbeat(self) -> RouterHeartbeat:
         """Return this replica's present sign of life: it has read no journal."""
-        fetches = {peer.router: peer.fetches for peer in self.link.replicas()}
-        return RouterHeartbeat(
-            router=self.link.router_id,
-            bucket=self._settings.bucket,
-            url=self._url,
-            ready=not self.why_not(),
-            epoch=self.link.epoch,
-            active_requests=self._sequences.statistics().active_requests,
-            models=fitting(self._router.models(), MOST_MODELS_BYTES),
-            draining=self.draining,
-            admission=self._router.admission,
-            policy=self._router.policy,
-            workers=fitting(self._known.membership.members(), MOST_WORKERS_BYTES),
-            left_out=self._router.left_out(time.monotonic()),
-            follower=self._role == "picker",
-            version=own_version(),
-            formats=OWN,
-            fetches=self._known.fetch_times.exchange(fetches, time.monotonic()),
-            picker=self._role == "picker",
+        return self.link.sign_of_life(
+            self._url, ready=not self.why_not(), draining=self.draining, follower=False
         )
 
     def describe(self) -> dict[str, object]:
@@ -182,13 +159,8 @@ class SharingMesh:
         self._running = supervise("siblings", driver.run, "end")
         stack.callback(driver.stop)
         link.watch_silence(stack, driver)
-        handlers: dict[type[Message], Handler] = {
-            StateWanted: self._on_state_wanted,
-            Drain: self._on_drain,
-            Status: self._on_status,
-        }
         target = link.subjects.router_control(link.router_id)
-        self._commands = RouterCommands(link.plane, target, handlers)
+        self._commands = RouterCommands(link.plane, target, self)
         self._commands.start(lambda: not self.why_not())
         stack.push_async_callback(self._commands.close)
 
@@ -207,13 +179,3 @@ class SharingMesh:
         if self._running is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
-
-    async def _on_state_wanted(self, command: StateWanted) -> None:
-        self.post(command)
-
-    async def _on_drain(self, command: Drain) -> None:
-        self.draining = command.draining
-
-    async def _on_status(self, command: Status) -> dict[str, object]:
-        del command
-        return self.describe()

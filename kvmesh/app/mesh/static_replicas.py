@@ -8,6 +8,7 @@ from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.app.members.engine_probe import read_models
 from kvmesh.app.members.warning_lines import by_reason
 from kvmesh.app.views.figure import Source
+from kvmesh.errors import ConfigError
 from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
@@ -16,6 +17,17 @@ ASK_UNHEARD_S: Final = 0.5
 """So often while one never answered: until then this process may not be ready."""
 
 MOST_NAMED: Final = 4
+
+
+def parse_replicas(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the buckets and URLs that `--replica` names. Raises `ConfigError`."""
+    found = []
+    for text in texts:
+        bucket, equals, url = text.partition("=")
+        if not equals or not url.startswith(("http://", "https://")):
+            raise ConfigError(f"--replica {text!r}: write bucket=http://host:port")
+        found.append((bucket, url.rstrip("/")))
+    return found
 
 
 class StaticReplicas:

@@ -68,7 +68,7 @@ class BucketPlan:
         """Choose bucket and replica."""
         now, tried = time.monotonic(), self._tried
         try:
-            route = self._meta.route(self._request, now, tried=tried, last=self._route)
+            route = self._meta.table.route(self._request, now, tried=tried, last=self._route)
         except NoWorkerError as error:
             failure, patience = self._failure, self._care.patience
             if (failure is None or failure.lost) and self._meta.awaits_replicas():

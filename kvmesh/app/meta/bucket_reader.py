@@ -1,6 +1,6 @@
 """What a meta-router reads of a request to choose its bucket."""
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -10,7 +10,8 @@ from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_outline import PromptOutline, prompt_outline, scanned_outline
 from kvmesh.app.prompts.reading import LONG_ITEMS, SCANNED_BYTES
 from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS
-from kvmesh.app.prompts.request_wishes import NO_EXTENSION, named_workers
+from kvmesh.app.prompts.request_wishes import named_workers
+from kvmesh.app.prompts.wish_values import NO_EXTENSION
 from kvmesh.bounds import MAX_NAME, is_name, shown
 from kvmesh.core.buckets.buckets import BucketTable
 from kvmesh.core.buckets.rules import BucketRequest
@@ -52,6 +53,13 @@ _NOTHING: Final = _Said()
 _NAMING: Final = (b"x-kvmesh-bucket", b"x-kvmesh-worker-id", b"x-kvmesh-allowed-workers")
 _PLACES: Final = Names(_NAMING, b"")
 _SCANNED: Final = frozenset({"chat", "completions"})
+
+
+class Read(Protocol):
+    """Reads a body, in any thread; `check`: at its prompt, too. Raises `RequestError`."""
+
+    def __call__(self, *, check: bool) -> Digest:
+        """Return what was read."""
 
 
 class BucketReader:

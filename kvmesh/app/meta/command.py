@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -26,10 +26,10 @@ from kvmesh.app.members.failure_care import FailureCare
 from kvmesh.app.members.prober import Probe
 from kvmesh.app.members.warning_lines import UrlRefusals, by_reason
 from kvmesh.app.mesh.meta_mesh import MetaMesh
-from kvmesh.app.mesh.static_replicas import StaticReplicas
+from kvmesh.app.mesh.static_replicas import StaticReplicas, parse_replicas
 from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.bucket_policy import bucket_policy
-from kvmesh.app.meta.bucket_reader import BucketReader, Digest, is_long
+from kvmesh.app.meta.bucket_reader import BucketReader, Digest, Read, is_long
 from kvmesh.app.meta.programs import MetaPrograms
 from kvmesh.app.meta.session_names import SessionNames
 from kvmesh.app.meta.view import TENANT_HEADER, MetaView
@@ -61,7 +61,7 @@ from kvmesh.app.views.worker_figures import REPLICA_CARE
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest, parse_rule
 from kvmesh.core.members.outcomes import UNKNOWN
-from kvmesh.errors import ConfigError, KvMeshError
+from kvmesh.errors import KvMeshError
 from kvmesh.observe import configure_logging, get_logger
 from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.tasks import keep_running
@@ -74,15 +74,6 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.problem import Problem
 
 Then = Callable[[Exchange, Digest], None]
-
-
-class Read(Protocol):
-    """Reads a body, in any thread; `check`: at its prompt, too. Raises `RequestError`."""
-
-    def __call__(self, *, check: bool) -> Digest:
-        """Return what was read."""
-        ...
-
 
 TEMPORARY_REDIRECT = 307
 UNAVAILABLE = 503
@@ -97,12 +88,11 @@ class MetaServer:
     def __init__(self, settings: MetaRouterSettings) -> None:
         self.settings = settings
         rules = [parse_rule(text) for text in settings.rule]
-        own_urls = [text.partition("=")[2] for text in settings.replica]
+        replicas = parse_replicas(settings.replica)
+        own_urls = [url for _, url in replicas]
         self._guard = url_guard(settings.upstream, own_urls, settings.nats.nats_url)
         self._refusals = UrlRefusals(self._guard)
-        homes = HomeOptions(
-            shared=not settings.replica,
-        )
+        homes = HomeOptions(shared=not settings.replica)
         policy, own = bucket_policy(settings)
         self._watch = FormulaWatch(own, instead="round-robin")
         self.meta = MetaRouter(
@@ -144,13 +134,9 @@ class MetaServer:
             time.monotonic,
         )
         self._ends = RequestEnds()
-        self._static: list[tuple[str, str]] = []
-        for text in settings.replica:
-            bucket, equals, url = text.partition("=")
-            if not equals or not url.startswith(("http://", "https://")):
-                raise ConfigError(f"--replica {text!r}: write bucket=http://host:port")
-            url = url.rstrip("/")
-            self._static.append((self.meta.add_static(bucket, url, time.monotonic()), url))
+        self._static = [
+            (self.meta.add_static(bucket, url, time.monotonic()), url) for bucket, url in replicas
+        ]
         self._feed = self._replica_feed()
 
     def _find_probe(self, replica: str) -> Probe | None:
@@ -184,7 +170,7 @@ class MetaServer:
                 )
                 door.add("GET", "/ready", self._ready)
             ports.admin.add("GET", "/v1/status", self._status)
-            models = ModelsPage(self.meta.models, self._ready_urls, self._pool)
+            models = ModelsPage(self.meta.table.models, self._ready_urls, self._pool)
             routes.add("GET", "/v1/models", models.serve)
             routes.add("POST", "/v1/route", self._explain)
             routes.add("POST", "/v1/bucket", self._which)
@@ -321,7 +307,7 @@ class MetaServer:
     def _redirect(self, exchange: Exchange, request: BucketRequest) -> None:
         """Send the client itself to the replica: its answer then makes one hop less."""
         now = time.monotonic()
-        route = self.meta.route(request, now)
+        route = self.meta.table.route(request, now)
         self.meta.note(route.replica.name, UNKNOWN, now)
         location = route.replica.url.encode() + exchange.request.target
         headers = (
@@ -363,15 +349,15 @@ class MetaServer:
         )
 
     def _warnings(self) -> tuple[str, ...]:
+        failing = (
+            (worker, f"say routers of bucket {bucket}, whose /ready says why")
+            for worker, bucket in self.meta.left_out()
+        )
         return (
             *self._faults(),
             *self._care.warnings(),
-            *by_reason(self._failing(), "gets no requests"),
+            *by_reason(failing, "gets no requests"),
         )
-
-    def _failing(self) -> Iterator[tuple[str, str]]:
-        for worker, bucket in self.meta.left_out():
-            yield worker, f"say routers of bucket {bucket}, whose /ready says why"
 
     def _ready(self, exchange: Exchange) -> None:
         ready = self.meta.ready(time.monotonic())

@@ -3,7 +3,6 @@
 from typing import Final
 
 from kvmesh._native import Names
-from kvmesh.app.prompts.request_wishes import NO_EXTENSION
 from kvmesh.app.prompts.turn_names import (
     CLAUDE,
     CODEX,
@@ -16,6 +15,7 @@ from kvmesh.app.prompts.turn_names import (
     SESSION,
     SMG,
 )
+from kvmesh.app.prompts.wish_values import NO_EXTENSION
 from kvmesh.core.chat.inference import Extension
 from kvmesh.core.routing.sessions import session_key
 from kvmesh.transport.http.server.request import Request

@@ -131,6 +131,23 @@ class PickExchange:
         self.answered = False
         self.fail(problem)
 
+    def report_head(self, message: ResponseHeaders) -> Headers:
+        """Tell its follower of the response's head; return what is added to it."""
+        follower = self.follower
+        if follower is None:
+            return ()
+        try:
+            return follower.on_head(message)
+        except Exception as error:  # noqa: BLE001  an error of ours must not cost the client its answer
+            follower.scope.crash(error)
+            return ()
+
+    def abandon(self) -> None:
+        """End a request whose client left."""
+        self.answered = True
+        self.scope.kind = "client_gone"
+        self.scope.end()
+
     def _let_go(self) -> None:
         """Give the body's bytes back, and leave no gateway waiting."""
         try:

@@ -8,21 +8,19 @@ from typing import Final
 
 import msgspec
 
-from kvmesh._native import EventStream
 from kvmesh.app.picker.addresses import Addresses
 from kvmesh.app.picker.blame import read_word
 from kvmesh.app.picker.counts import PickCounts
 from kvmesh.app.picker.exchange import PickExchange, Way
+from kvmesh.app.picker.request_changes import changes_of
+from kvmesh.app.picker.seen_answer import SeenAnswer
 from kvmesh.app.picker.unwatched import UnwatchedPicks
-from kvmesh.core.engines.event_stream import new_event_stream
-from kvmesh.core.engines.sse import Usage, find_usage
-from kvmesh.core.members.answer_check import AnswerCheck, BadAnswer, Sickness
+from kvmesh.core.engines.sse import Usage
 from kvmesh.core.members.poison_guard import key_of
 from kvmesh.errors import KvMeshError
 from kvmesh.transport.extproc.messages import ResponseHeaders
-from kvmesh.transport.http.forward.forwarding import MAX_SCANNED_BYTES, POISON
+from kvmesh.transport.http.forward.endings import POISON
 from kvmesh.transport.http.forward.plan import (
-    GROW_TOKENS,
     NO_HOLD,
     ForwardOptions,
     ForwardPlan,
@@ -30,12 +28,12 @@ from kvmesh.transport.http.forward.plan import (
     Target,
     Wait,
 )
-from kvmesh.transport.http.server.request import Request, patience_s
+from kvmesh.transport.http.server.request import patience_s
 from kvmesh.transport.http.server.scope import End
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamPool
 from kvmesh.transport.http.upstream.messages import bad_answer
 from kvmesh.transport.http.wire.deadlines import ForwardClock
-from kvmesh.transport.http.wire.headers import Header, Headers, retry_after_s
+from kvmesh.transport.http.wire.headers import Headers, retry_after_s
 from kvmesh.transport.http.wire.problem import Problem
 
 RETRY_S: Final = 1
@@ -72,23 +70,8 @@ class Pick:
     """
 
     __slots__ = (
-        "_attempts",
-        "_check",
-        "_clock",
-        "_error_body",
-        "_exchange",
-        "_failed",
-        "_failure",
-        "_options",
-        "_plan",
-        "_shared",
-        "_stream",
-        "_watched",
-        "_whole",
-        "bound",
-        "origin",
-        "scope",
-        "status",
+        "_answer", "_attempts", "_clock", "_error_body", "_exchange", "_failed", "_failure",
+        "_options", "_shared", "_watched", "bound", "origin", "plan", "scope", "status",
     )  # fmt: skip
 
     def __init__(
@@ -101,12 +84,10 @@ class Pick:
         self._exchange = exchange
         self._shared = shared
         self._options = options
-        self._plan: ForwardPlan
+        self.plan: ForwardPlan
         self._clock: ForwardClock | None = None
-        self._stream: EventStream | None = None
-        self._check: AnswerCheck | None = None
+        self._answer = SeenAnswer(reads_usage=options.reads_usage)
         self._error_body = b""
-        self._whole: bytes | None = b""
         self._failure: UpstreamFailure | None = None
         self._failed = False
         self._watched = True
@@ -115,7 +96,7 @@ class Pick:
     def begin(self, plan: ForwardPlan, *, stream: bool = False) -> None:
         """Tell the gateway what `plan` says; never waits."""
         del stream  # a gateway can be told nothing of a response that has not begun
-        self._plan = plan
+        self.plan = plan
         self.scope.held.append(self._over)
         pool, deadline_s = self._shared.pool, self._options.deadline_s
         if pool.poison.deaths and pool.refuses(key_of(self._exchange.request.body)):
@@ -133,12 +114,13 @@ class Pick:
     @property
     def passed(self) -> int:
         """Return how many tokens of the worker's stream have come."""
-        return 0 if self._stream is None else self._stream.tokens
+        stream = self._answer.stream
+        return 0 if stream is None else stream.tokens
 
     @property
     def resumable(self) -> str:
         """Return "no" for a stream: the gateway, not the picker, passes it on."""
-        return "" if self._stream is None else "no"
+        return "" if self._answer.stream is None else "no"
 
     def hand_over(self, failure: UpstreamFailure) -> None:
         """Do nothing: what a gateway passes on stays where it is."""
@@ -146,7 +128,7 @@ class Pick:
     def proceed(self) -> None:
         """Ask the plan for the target; a plan that said `Wait` calls this."""
         if not (self.scope.over or self.origin):
-            self._take(self._plan.next_target())
+            self._take(self.plan.next_target())
 
     def fail_attempt(self, failure: UpstreamFailure) -> None:
         """Give the worker up unless its answer has begun: the gateway, which would wait for it for
@@ -165,9 +147,7 @@ class Pick:
 
     def usage(self) -> Usage | None:
         """Return what the worker reported of its tokens, if it did."""
-        if self._stream is not None:
-            return self._stream.usage
-        return find_usage(self._whole) if self._whole else None
+        return self._answer.usage()
 
     # the response's side
 
@@ -180,12 +160,12 @@ class Pick:
             elif name == b"content-type":
                 events = value.startswith(_EVENTS)
             elif name in _UNJUDGED:
-                routed, self._check = routed or name == _ROUTED, None
+                routed, self._answer.check = routed or name == _ROUTED, None
         if head.served:
             self._move(head.served)
         self.status = self.scope.status = status
         if status != _OK or self._exchange.quiet:
-            self._check = None
+            self._answer.check = None
         if status in self._options.retry_statuses and not (routed or self._failed):
             wait_s = retry_after_s(head.headers)
             word = read_word(status, head.attributes, self.origin, wait_s)
@@ -194,9 +174,9 @@ class Pick:
             else:
                 self._blame(word)
         if events:
-            self._stream = new_event_stream()
+            self._answer.begin_stream()
         self._let_go_of_body()
-        own = self._plan.on_head(status)
+        own = self.plan.on_head(status)
         return self._reported(own)
 
     def _reported(self, own: Headers) -> Headers:
@@ -206,19 +186,13 @@ class Pick:
 
     def on_body(self, data: bytes) -> None:
         """Take a piece of the response's body, which is on its way to the client already."""
-        stream = self._stream
-        if stream is not None:
-            stream.feed(data)
-            if stream.tokens >= stream.due:
-                stream.due = stream.tokens + GROW_TOKENS
-                self._plan.on_tokens(stream.tokens)
-        elif self._options.reads_usage and self._whole is not None:
-            short = len(self._whole) + len(data) <= MAX_SCANNED_BYTES
-            self._whole = self._whole + data if short else None
+        if tokens := self._answer.feed(data):
+            self.plan.on_tokens(tokens)
 
     def on_end(self) -> None:
         """Release what the request holds: its response is complete."""
-        sickness, said = self._judge(), self._error()
+        sickness = "" if self._failed else self._answer.judge(self._options.form)
+        said = self._answer.error()
         failure = bad_answer(sickness, said, self.origin) if sickness else None
         if failure is not None:
             self._failure = failure
@@ -227,58 +201,33 @@ class Pick:
         self._error_body = said if sickness else b""
         self._finish()
 
-    def _judge(self) -> Sickness:
-        """Return what is wrong with a response all of which was told. Its model is not looked at:
-        the body that asked for one is gone.
-        """
-        check, form, stream = self._check, self._options.form, self._stream
-        if check is None or not form or self._failed:
-            return ""
-        if stream is not None:
-            return check.judge_end(form, stream, stream.flush())
-        if self._whole is None or not self._options.reads_usage:
-            return ""
-        found = check.judge_whole(form, self._whole, b"")
-        return found.sickness if isinstance(found, BadAnswer) else ""
-
-    def _error(self) -> bytes:
-        stream = self._stream
-        return (self._whole or b"") if stream is None else stream.error if stream.errors else b""
-
     def _finish(self) -> None:
-        stream = self._stream
-        if stream is not None:
-            stream.flush()
-            usage, describe = stream.usage, stream.due - GROW_TOKENS
-            if (
-                stream.due > 1
-                and stream.tokens > describe
-                and not (usage and usage.completion_tokens)
-            ):
-                self._plan.on_tokens(stream.tokens)
+        if tokens := self._answer.end():
+            self.plan.on_tokens(tokens)
         self.close("failed" if self.scope.kind == "failed" else "finished")
 
     def on_gone(self) -> None:
         """Learn that the stream was reset: the client, or the worker, left before the end."""
-        whole = self._stream is not None and self._stream.is_complete()
+        stream = self._answer.stream
+        whole = stream is not None and stream.is_complete()
         self.close("finished" if whole else "client_gone")
 
     def on_silence(self) -> None:
         """Note that the gateway sends no more of this request, which goes on."""
-        if self.status and self._stream is None:
+        if self.status and self._answer.stream is None:
             # An engine sends the head of a whole answer when it has all of it.
             self._finish()
             return
         self._let_go_of_body()
         if not self.status:
-            self._plan.on_head(0)
+            self.plan.on_head(0)
         unwatched = self._shared.unwatched
         if unwatched is None or not unwatched.keep(self):
             self.end_unwatched()
 
     def on_over(self) -> None:
         """Learn that the request is over, and not how: its client left, or has all of it."""
-        if self.status and self._stream is None:
+        if self.status and self._answer.stream is None:
             self._finish()
         elif self.status or self._exchange.headless:
             self.end_unwatched()
@@ -295,11 +244,6 @@ class Pick:
         if not self.scope.over:
             self.scope.kind = kind
             self.scope.end()
-
-    @property
-    def plan(self) -> ForwardPlan:
-        """Return what decided."""
-        return self._plan
 
     # the clock's side
 
@@ -346,7 +290,7 @@ class Pick:
         self._failure = UpstreamFailure("before_send", "refused", str(error), target.origin)
         allowed = self._failed_at(self._failure)
         if allowed and self._attempts <= self._options.max_retries:
-            self._take(self._plan.next_target())
+            self._take(self.plan.next_target())
         else:
             self._refuse(self._verdict(), "failed")
 
@@ -361,14 +305,14 @@ class Pick:
         request = exchange.request
         self._attempts += 1
         self.origin = target.origin
-        self._check = target.check
+        self._answer.check = target.check
         if self.scope.trace is not None:
             self.scope.trace.sent(target.origin)
         self._stop_clock()
         body = target.body
         if body is None and request.body is not exchange.sent_body:
             body = request.body
-        headers, removed = self._changes(target, request)
+        headers, removed = changes_of(target, exchange, self._shared.pool.own_headers)
         if body is not None:
             headers.append((b"content-length", b"%d" % len(body)))
         # What a plan says in headers or in the body is for the chosen one alone.
@@ -390,30 +334,7 @@ class Pick:
             shared.unwatched.begin(self)
         if self._exchange.headless:
             # Without a head it would be taken to hang.
-            self._plan.on_head(0)
-
-    def _changes(self, target: Target, request: Request) -> tuple[list[Header], tuple[bytes, ...]]:
-        """Return the headers to set, and the names of those to take off."""
-        exchange, own = self._exchange, self._shared.pool.own_headers
-        name = target.request_id or exchange.request_id
-        headers: list[Header] = [*target.headers, *own]
-        removed: tuple[bytes, ...] = ()
-        if (trace := self.scope.trace) is not None:
-            headers.append((b"traceparent", trace.context()))
-            removed = tuple(one for one, _ in trace.left_out if one != b"traceparent")
-        if request.header(b"x-request-id") != name:
-            headers.append((b"x-request-id", name))
-        if target.path is not None:
-            headers.append((b":path", target.path))
-        sent = exchange.sent_headers
-        if request.headers is sent:
-            return headers, removed
-        kept = {one for one, _ in request.headers}
-        before = {*sent}
-        headers += [one for one in request.headers if one not in before]
-        kept.update(one for one, _ in headers)
-        left_out = {one: None for one, _ in sent if one not in kept}
-        return headers, tuple(left_out | dict.fromkeys(removed))
+            self.plan.on_head(0)
 
     def _let_go_of_body(self) -> None:
         self._exchange.request.release_body()
@@ -433,9 +354,9 @@ class Pick:
             return
         self.bound = origin
         self._failure = failure
-        target = self._plan.next_target()
+        target = self.plan.next_target()
         if isinstance(target, Target):
-            self._check = target.check
+            self._answer.check = target.check
             self._attempts += 1
             self._shared.counts.moved += 1
             self.origin = origin
@@ -451,7 +372,7 @@ class Pick:
     def _failed_at(self, failure: UpstreamFailure) -> bool:
         if self.scope.trace is not None:
             self.scope.trace.failed(failure.message)
-        return self._plan.on_attempt_failed(failure)
+        return self.plan.on_attempt_failed(failure)
 
     def _refuse(self, problem: Problem, kind: End) -> None:
         self.scope.kind = kind
@@ -464,12 +385,12 @@ class Pick:
 
     def _over(self) -> None:
         """Release all that the request holds, and report its end to the plan."""
-        plan, scope, stream = self._plan, self.scope, self._stream
+        plan, scope, stream = self.plan, self.scope, self._answer.stream
         error = stream.error if stream is not None and stream.errors else self._error_body
         if scope.trace is not None and self._failure is not None:
             scope.trace.failure = self._failure.message
-        self._check = None
-        del self._plan  # a cycle: the plan knows the forwarding
+        self._answer.check = None
+        del self.plan  # a cycle: the plan knows the forwarding
         self._exchange.follower = None
         self._stop_clock()
         outcome = Outcome(scope.kind, scope.status, self._attempts, self._failure, error)

@@ -6,20 +6,19 @@ back piece by piece at once. What comes twice, as some versions of Envoy send th
 is not answered twice.
 """
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
-from itertools import islice
 from time import perf_counter
 from typing import Final
 
 from kvmesh.app.picker.arriving import Arriving
 from kvmesh.app.picker.door import PickDoor
+from kvmesh.app.picker.echo import Echo
 from kvmesh.app.picker.exchange import Follower, PickExchange, Way
+from kvmesh.app.picker.leaving import Leaving, Left
 from kvmesh.app.picker.question import RequestHead, read_head
 from kvmesh.app.serve.placed_turns import WHOLE_HELD_S
 from kvmesh.errors import CodecError
-from kvmesh.tasks import guarded
 from kvmesh.transport.extproc.messages import (
     BUFFERED,
     BUFFERED_PARTIAL,
@@ -42,27 +41,13 @@ from kvmesh.transport.extproc.writing import (
     pick_body_answer,
     trailers_answer,
 )
+from kvmesh.transport.grpc.session_events import INTERNAL, INVALID_ARGUMENT
 from kvmesh.transport.grpc.stream import GrpcStream, ignore
+from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
 
-INVALID_ARGUMENT: Final = 3
-INTERNAL: Final = 13
-"""Codes of gRPC."""
-
-CONNECT_ERROR: Final = 10
-"""Of HTTP/2: what a lost connection is told as."""
-
-SETTLE_S: Final = 0.02
-"""A reset that belongs to the end of a stream comes in the same packet, or the next."""
-
-SOON_S: Final = 0.25
-"""So soon after an answer a gateway closes that needs no more."""
-
 _NO_HEADERS: Final = "a request without headers: set request_header_mode to SEND"
-
-_AT_ONCE: Final = 8
-"""Pieces of a body that are made before it is seen whether the gateway takes them."""
 
 _TOLD: Final = frozenset({BUFFERED, BUFFERED_PARTIAL, FULL_DUPLEX})
 """Modes in which the body comes before the request is decided."""
@@ -89,18 +74,6 @@ _OVER: Final = Phase.OVER
 _ON_ITS_WAY: Final = frozenset({_RESPONSE, _RESPONSE_BODY})
 
 
-class Left(Enum):
-    """What is known of a request whose stream ended before its response did.
-
-    GONE: its client, or the gateway, left. RUNNING: the gateway needs nothing else of us. OVER: it
-    is no longer there; whether its client has all of its answer is not known.
-    """
-
-    GONE = 0
-    RUNNING = 1
-    OVER = 2
-
-
 def answer_streams(door: PickDoor) -> Callable[[GrpcStream], None]:
     """Return what serves each stream of a gateway."""
 
@@ -114,23 +87,8 @@ class PickStream:
     """One stream, from its first message to its end."""
 
     __slots__ = (
-        "_arriving",
-        "_asked_s",
-        "_body",
-        "_closing",
-        "_door",
-        "_echo",
-        "_ended",
-        "_exchange",
-        "_first",
-        "_held",
-        "_logged_s",
-        "_phase",
-        "_quiet",
-        "_request_mode",
-        "_response_mode",
-        "_stream",
-        "_trailers",
+        "_arriving", "_asked_s", "_body", "_door", "_echo", "_ended", "_exchange", "_first",
+        "_held", "_leaving", "_phase", "_request_mode", "_response_mode", "_stream", "_trailers",
     )  # fmt: skip
 
     def __init__(self, stream: GrpcStream, door: PickDoor) -> None:
@@ -142,9 +100,9 @@ class PickStream:
         self._exchange: PickExchange | None = None
         self._arriving = Arriving(door.limits, door.budget)
         self._body = b""
-        self._ended = self._trailers = self._held = self._closing = self._quiet = False
-        self._logged_s = 0.0
-        self._echo: Iterator[bytes] | None = None
+        self._ended = self._trailers = self._held = False
+        self._leaving = Leaving()
+        self._echo = Echo(stream)
         self._asked_s = 0.0
         door.counts.streams += 1
         door.counts.open_streams += 1
@@ -166,42 +124,28 @@ class PickStream:
             self._crash(error)
 
     def _on_half_close(self) -> None:
-        """Note that the gateway sends nothing more.
-
-        Envoy resets the stream at once where the request is over; alone that means, if it is soon
-        after an answer, that it needs no more.
-        """
+        """Note that the gateway sends nothing more."""
         if self._is_quiet():
-            self._closing = True
-            loop = asyncio.get_running_loop()
-            quick = loop.time() - self._logged_s < SOON_S
-            left = Left.RUNNING if quick else Left.OVER
-            loop.call_later(SETTLE_S, guarded("half-closed streams", self._close_half), left)
-        elif self._phase is not _OVER:
-            self._stream.finish()
-            self._leave(Left.GONE)
+            self._leaving.half_close(self._close_half)
+        else:
+            self._close_half(Left.GONE)
 
-    def _close_half(self, left: "Left") -> None:
+    def _close_half(self, left: Left) -> None:
         if self._phase is not _OVER:
             self._stream.finish()
             self._leave(left)
 
     def _on_reset(self, code: int) -> None:
-        """Learn that the gateway, or the connection to it, is gone.
-
-        Envoy resets a stream that it has not closed before when it needs nothing else of us.
-        """
+        """Learn that the gateway, or the connection to it, is gone."""
         if self._phase is not _OVER:
-            over = self._closing or code == CONNECT_ERROR
-            left = Left.OVER if over else Left.RUNNING
-            self._leave(left if self._is_quiet() else Left.GONE)
+            self._leave(self._leaving.reset(code) if self._is_quiet() else Left.GONE)
 
     def _on_resume(self) -> None:
         if self._held:
             self._held = False
             self._stream.resume_reading()
         try:
-            self._go_on()
+            self._echo.go_on()
         except Exception as error:  # noqa: BLE001  the request's edge
             self._crash(error)
 
@@ -223,8 +167,7 @@ class PickStream:
         counts.picks += 1
         counts.seconds.observe(perf_counter() - self._asked_s)
         self._phase = _RESPONSE
-        if self._quiet:
-            self._logged_s = asyncio.get_running_loop().time()
+        self._leaving.note_answer()
         removed = (*first.removed, *way.removed)
         if first.removed:
             # What is set here takes the place of the client's.
@@ -238,8 +181,7 @@ class PickStream:
         if first.bodiless:
             stream.send(answer)
             return
-        self._echo = self._back(answer, body if way.body is None else way.body)
-        self._go_on()
+        self._echo.begin(answer, body if way.body is None else way.body, trailers=self._trailers)
 
     def drop(self) -> None:
         """End the stream if it is open, without an answer."""
@@ -268,7 +210,7 @@ class PickStream:
         modes = message.modes or door.modes
         door.counts.begin(modes)
         self._request_mode, self._response_mode = modes.request_body, modes.response_body
-        self._quiet = message.modes is None or modes.response_body == NO_BODY
+        self._leaving.quiet = message.modes is None or modes.response_body == NO_BODY
         first = self._first = read_head(message, self._stream.peer, door.limits)
         self._phase = _BODY
         problem, whole = first.problem, message.end_of_stream
@@ -325,14 +267,14 @@ class PickStream:
             # The gateway has answered by itself: nobody waits for a decision any more.
             self._arriving.drop()
             if exchange is not None:
-                self._abandon(exchange)
-        if self._quiet:
-            self._logged_s = asyncio.get_running_loop().time()
+                exchange.abandon()
+        self._leaving.note_answer()
         self._phase = _RESPONSE_BODY
         self._door.counts.responses += 1
-        if self._quiet:
+        if self._leaving.quiet:
             self._door.note_head(self._stream.peer)
-        answer = headers_answer("response", self._report_head(message))
+        own = () if exchange is None else exchange.report_head(message)
+        answer = headers_answer("response", own)
         if message.end_of_stream:
             self._end(answer)
         else:
@@ -342,12 +284,10 @@ class PickStream:
         if self._phase is not _RESPONSE_BODY:
             self._door.counts.duplicates += 1
             return
-        self._quiet = False
+        self._leaving.quiet = False
         data, end = message.data, message.end_of_stream
-        if self._response_mode == FULL_DUPLEX:
-            answers = body_answers("response", data, end=end)
-        else:
-            answers = (body_passed("response"),)
+        back = self._response_mode == FULL_DUPLEX
+        answers = body_answers("response", data, end=end) if back else (body_passed("response"),)
         if end:
             follower = self._follower()
             if follower is not None and data:
@@ -377,8 +317,7 @@ class PickStream:
         request = first.request
         arriving.give(request)
         self._body = request.body
-        request_id = door.ids.accept(request.header(b"x-request-id"))
-        exchange = self._exchange = PickExchange(request, self, request_id, door.report)
+        exchange = self._opened(request)
         exchange.unread = unread
         exchange.quiet = self._response_mode == NO_BODY
         exchange.silent_s = WHOLE_HELD_S if self._request_mode == FULL_DUPLEX else 0.0
@@ -387,41 +326,14 @@ class PickStream:
 
     def _fail(self, problem: Problem) -> None:
         """Refuse a request that did not come whole."""
-        first, door = self._first, self._door
-        assert first is not None
+        assert self._first is not None
         self._arriving.drop()
-        request_id = door.ids.accept(first.request.header(b"x-request-id"))
-        exchange = self._exchange = PickExchange(first.request, self, request_id, door.report)
-        exchange.fail(problem)
+        self._opened(self._first.request).fail(problem)
 
-    def _back(self, answer: bytes, body: bytes) -> Iterator[bytes]:
-        """Yield the answer to the headers, then the body, streamed back."""
-        yield answer
-        if body or not self._trailers:
-            yield from body_answers("request", body, end=not self._trailers)
-        if self._trailers:
-            yield trailers_answer("request")
-
-    def _go_on(self) -> None:
-        """Send the body back as fast as the gateway takes it."""
-        echo = self._echo
-        while echo is not None and self._phase is not _OVER:
-            pieces = tuple(islice(echo, _AT_ONCE))
-            if len(pieces) < _AT_ONCE:
-                self._echo = echo = None
-            if pieces and not self._stream.send(*pieces):
-                return
-
-    def _report_head(self, message: ResponseHeaders) -> Headers:
-        """Return what is added to the head of the response."""
-        follower = self._follower()
-        if follower is None:
-            return ()
-        try:
-            return follower.on_head(message)
-        except Exception as error:  # noqa: BLE001  an error of ours must not cost the client its answer
-            follower.scope.crash(error)
-            return ()
+    def _opened(self, request: Request) -> PickExchange:
+        request_id = self._door.ids.accept(request.header(b"x-request-id"))
+        self._exchange = PickExchange(request, self, request_id, self._door.report)
+        return self._exchange
 
     def _follower(self) -> Follower | None:
         return None if self._exchange is None else self._exchange.follower
@@ -445,7 +357,7 @@ class PickStream:
         if follower is None:
             counts.gone += 1
             if exchange is not None:
-                self._abandon(exchange)
+                exchange.abandon()
         elif left is Left.RUNNING:
             counts.silent += 1
             follower.scope.enter(follower.on_silence)
@@ -456,15 +368,9 @@ class PickStream:
             counts.gone += 1
             follower.scope.enter(follower.on_gone)
 
-    def _abandon(self, exchange: PickExchange) -> None:
-        """End a request whose client left."""
-        exchange.answered = True
-        exchange.scope.kind = "client_gone"
-        exchange.scope.end()
-
     def _is_quiet(self) -> bool:
         """Return whether a request is on its way whose response has no body here."""
-        return self._quiet and self._phase in _ON_ITS_WAY
+        return self._leaving.quiet and self._phase in _ON_ITS_WAY
 
     def _break(self, status: int, text: str) -> None:
         """End the stream with an error of gRPC; the request with it."""
@@ -484,7 +390,8 @@ class PickStream:
     def _close(self) -> None:
         """Let go of the stream: nothing comes, and nothing may be sent."""
         self._phase = _OVER
-        self._echo = self._exchange = self._first = None
+        self._echo.drop()
+        self._exchange = self._first = None
         self._body = b""
         self._door.counts.open_streams -= 1
         stream = self._stream

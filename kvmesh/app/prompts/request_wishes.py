@@ -1,6 +1,6 @@
 """What a request wishes of the router: by headers, by the body's field `kvmesh`, by its model."""
 
-from typing import Final, NamedTuple, get_args
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -21,19 +21,19 @@ from kvmesh.app.prompts.turn_names import (
     own_names,
     read_hints,
 )
-from kvmesh.bounds import (
-    MAX_NAME,
-    MAX_NAMES,
-    MAX_PRIORITY,
-    MAX_SECONDS,
-    MAX_TEMPERATURE,
-    MAX_TOKENS,
-    MAX_WEIGHT,
-    is_name,
-    real_number,
-    shown,
-    whole_number,
+from kvmesh.app.prompts.wish_values import (
+    NO_EXTENSION,
+    Given,
+    first,
+    header_name,
+    mode_in,
+    name_in,
+    names_in,
+    number_in,
+    ordinary_in,
+    priority_in,
 )
+from kvmesh.bounds import MAX_SECONDS, MAX_TOKENS, MAX_WEIGHT
 from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.chat.inference import ChatRequest, Extension, InferenceRequest
@@ -44,20 +44,15 @@ from kvmesh.core.cost.targets import (
     targets_of,
 )
 from kvmesh.core.dispatch.wishes import Wishes
-from kvmesh.core.routing.decision import RouterMode
-from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies, ModelPolicy
+from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies
 from kvmesh.core.routing.sessions import session_key
-from kvmesh.errors import RequestError
 from kvmesh.transport.http.forward.plan import NO_HOLD
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.headers import Headers
 
-_MODES: Final = get_args(RouterMode)
 _PREFIX: Final = b"x-kvmesh-"
 _TIMEOUT: Final = "x-kvmesh-timeout-s"
-NO_EXTENSION: Final = Extension()
 _NOBODY: Final = InferenceRequest()
-_Given = dict[str, str]
 _APART: Final = OWN_HEADERS | {ROLES_HEADER, NO_HOLD[0]}
 """Headers of ours that are read elsewhere."""
 
@@ -91,7 +86,7 @@ class HeadWishes(msgspec.Struct, frozen=True):
 
     tenant: str = ""
     session: str = ""
-    given: _Given = {}
+    given: Given = {}
     timeout_s: float | None = None
     named: bool = False
     encoded: bool = False
@@ -201,7 +196,8 @@ class WishReader:
 
     def _join(self, head: HeadWishes, body: "_BodyWishes") -> RequestWishes:
         """Return what head and body wish together."""
-        tenant, given, hints, urgency = head.tenant, head.given, body.hints, body.urgency
+        tenant, given, hints = head.tenant, head.given, body.hints
+        urgency = hints.priority or body.urgency
         extension = body.extension or NO_EXTENSION
         session = head.session or extension.session or ""
         policies = self._policies
@@ -216,7 +212,7 @@ class WishReader:
                 session=session_key(session, tenant) if session else "",
                 tenant=tenant,
                 output_tokens=hints.output_tokens,
-                priority=_priority(given, extension, urgency, hints) if self._obeyed else 0,
+                priority=priority_in(given, extension, urgency) if self._obeyed else 0,
                 timeout_s=head.timeout_s,
                 named=head.named,
                 targets=targets_of(default.ttft_ms, default.tpot_ms),
@@ -226,28 +222,22 @@ class WishReader:
         pinned = _pinned(given, extension)
         # A model's weight is one of its own formula.
         cost, weight = policy.kv_cost, policy.kv_overlap_score_weight
-        named = _named(given, "cost") or extension.cost
+        named = name_in(given, "cost") or extension.cost
         if named is not None and named != cost:
             cost, weight = named, None
         return RequestWishes(
-            mode=_mode(given, extension, policy),
+            **ordinary_in(given, extension, policy),
+            mode=mode_in(given, extension, policy),
             cost=cost,
-            temperature=_first(
-                _number(given, "temperature", MAX_TEMPERATURE),
-                extension.temperature,
-                policy.router_temperature,
-            ),
-            overlap_score_weight=_first(
-                _number(given, "overlap-score-weight", MAX_WEIGHT),
+            overlap_score_weight=first(
+                number_in(given, "overlap-score-weight", MAX_WEIGHT),
                 extension.overlap_score_weight,
                 weight,
             ),
             pinned_worker=WorkerId(pinned) if pinned else None,
             allowed_workers=_allowed(given, extension),
-            labels=_words(given, "labels", extension.labels) or policy.labels,
-            tolerations=_words(given, "tolerations", extension.tolerations) or policy.tolerations,
             output_tokens=_output(given, extension, hints),
-            priority=_priority(given, extension, urgency, hints) if self._obeyed else 0,
+            priority=priority_in(given, extension, urgency) if self._obeyed else 0,
             session=session_key(session, tenant) if session else "",
             tenant=tenant,
             timeout_s=head.timeout_s,
@@ -260,7 +250,7 @@ class WishReader:
 
     def _of_headers(self, request: Request, selected: Headers) -> HeadWishes:
         """Return what the headers tell that were asked for. Raises `RequestError` naming one."""
-        given: _Given = {}
+        given: dict[str, str] = {}
         naming: Selected = {}
         tenant = session = ""
         named = encoded = False
@@ -268,9 +258,9 @@ class WishReader:
             if name in NAMING_HEADERS:
                 naming.setdefault(name, value)
             if name == self._tenant:
-                tenant = _name(name, value)
+                tenant = header_name(name, value)
             elif name == self._session:
-                session = _name(name, value)
+                session = header_name(name, value)
             elif name in FOREIGN or (name.startswith(_PREFIX) and name not in _APART):
                 given[name.decode("latin-1")] = value.decode("latin-1").strip()
             elif name == b"x-request-id":
@@ -310,10 +300,10 @@ def read_timeout_s(request: Request) -> float | None:
     if value is None:
         return None
     selected = {"x-kvmesh-timeout-s": value.decode("latin-1").strip()}
-    return _number(selected, "timeout-s", MAX_SECONDS) or None
+    return number_in(selected, "timeout-s", MAX_SECONDS) or None
 
 
-def _overridden(given: _Given, extension: Extension) -> bool:
+def _overridden(given: Given, extension: Extension) -> bool:
     """Return whether the client says how to choose: a model's policy is the router's own."""
     return any(
         given.get(header) or getattr(extension, field) is not None
@@ -321,109 +311,18 @@ def _overridden(given: _Given, extension: Extension) -> bool:
     )
 
 
-def _pinned(given: _Given, extension: Extension) -> str | None:
-    return _named(given, "worker-id") or extension.worker
+def _pinned(given: Given, extension: Extension) -> str | None:
+    return name_in(given, "worker-id") or extension.worker
 
 
-def _named(given: _Given, name: str) -> str:
-    """Return the name in a header of ours, "" for none."""
-    header = f"x-kvmesh-{name}"
-    text = given.get(header, "")
-    if text:
-        _check_name(header, text)
-    return text
-
-
-def _mode(given: _Given, extension: Extension, policy: ModelPolicy) -> RouterMode | None:
-    text = given.get("x-kvmesh-router-mode") or extension.mode
-    if text is None:
-        return policy.router_mode
-    for mode in _MODES:
-        if mode == text:
-            return mode  # type: ignore[no-any-return]  # get_args forgets the literal's type
-    raise RequestError(
-        f"header x-kvmesh-router-mode (or kvmesh.mode) is {shown(text)}: use one of "
-        f"{', '.join(_MODES)}",
-        param="x-kvmesh-router-mode",
-    )
-
-
-def _number(given: _Given, name: str, most: float) -> float | None:
-    """Return the number from 0 to `most` in a header; None without it."""
-    header = f"x-kvmesh-{name}"
-    text = given.get(header)
-    if text is None:
-        return None
-    value = real_number(text, 0.0, most)
-    if value is None:
-        raise RequestError(
-            f"header {header} is {shown(text)}: use a number >= 0, at most {most:g}", param=header
-        )
-    return value
-
-
-def _first(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None), None)
-
-
-def _output(given: _Given, extension: Extension, hints: Hints) -> int | None:
-    tokens = _number(given, "output-tokens", MAX_TOKENS)
+def _output(given: Given, extension: Extension, hints: Hints) -> int | None:
+    tokens = number_in(given, "output-tokens", MAX_TOKENS)
     selected = hints.output_tokens if extension.output_tokens is None else extension.output_tokens
     return selected if tokens is None else int(tokens)
 
 
-def _words(given: _Given, name: str, in_body: tuple[str, ...]) -> frozenset[str]:
-    header = f"x-kvmesh-{name}"
-    text = given.get(header)
-    if text is None:
-        return frozenset(word for one in in_body if (word := one.strip()))
-    words = frozenset(word for one in text.split(",") if (word := one.strip()))
-    if len(words) > MAX_NAMES:
-        raise RequestError(
-            f"header {header} has {len(words):,} names: at most {MAX_NAMES:,} are taken",
-            param=header,
-        )
-    for word in words:
-        _check_name(header, word)
-    return words
-
-
-def _name(header: bytes, value: bytes) -> str:
-    """Return the name in a header, "" for none."""
-    text = value.decode("latin-1").strip()
-    if text:
-        _check_name(header.decode("latin-1"), text)
-    return text
-
-
-def _check_name(header: str, text: str) -> None:
-    if not is_name(text):
-        raise RequestError(
-            f"header {header} is {shown(text)}: a name has at most {MAX_NAME} characters, none of "
-            "them a control character",
-            param=header,
-        )
-
-
-def _allowed(given: _Given, extension: Extension) -> frozenset[WorkerId] | None:
+def _allowed(given: Given, extension: Extension) -> frozenset[WorkerId] | None:
     if "x-kvmesh-allowed-workers" not in given and extension.allowed_workers is None:
         return None
-    names = _words(given, "allowed-workers", extension.allowed_workers or ())
+    names = names_in(given, "allowed-workers", extension.allowed_workers or ())
     return frozenset(map(WorkerId, names))
-
-
-def _priority(given: _Given, extension: Extension, urgency: int, hints: Hints) -> int:
-    """Return how urgent a request is, larger first. The body's own `priority` is the engine's,
-    where smaller is served first.
-    """
-    text = given.get("x-kvmesh-priority")
-    if text is None:
-        return extension.priority or hints.priority or urgency
-    value = whole_number(text, -MAX_PRIORITY, MAX_PRIORITY)
-    if value is None:
-        raise RequestError(
-            f"header x-kvmesh-priority is {shown(text)}: use a whole number from {-MAX_PRIORITY} "
-            f"to {MAX_PRIORITY}",
-            param="x-kvmesh-priority",
-        )
-    return value

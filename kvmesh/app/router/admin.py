@@ -133,7 +133,7 @@ class RouterAdmin:
         viewer = self.viewers.of(exchange.request)
         if viewer is not None:
             ready, tenant = not self.why_not(), viewer.tenant
-            states = count_states(context.decisions.latest(MOST_RECORDS), tenant)
+            states = count_states(context.decisions.records.latest(MOST_RECORDS), tenant)
             own = TenantStatus(context.router_id, ready, tenant, states)
             answer_json(exchange, own)
             return

@@ -12,7 +12,7 @@ import msgspec
 
 from kvmesh.actors.members.router import Router
 from kvmesh.app.front.front import Routes, upstream_pool, url_guard
-from kvmesh.app.front.ports import Ports, dashboard_port, open_ports
+from kvmesh.app.front.ports import Ports, open_ports
 from kvmesh.app.front.tracing import exporting, tracer_for
 from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.members.engine_signs import EngineSigns
@@ -24,7 +24,6 @@ from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.memory import index_bound, memory_limit
 from kvmesh.app.process.place import own_place
-from kvmesh.app.process.processes import ProcessPlan, run_processes
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.process.running_mesh import mesh_secret, own_secret
 from kvmesh.app.prompts.isolation import isolation_of
@@ -42,6 +41,7 @@ from kvmesh.app.router.mesh_choice import (
     is_alone,
 )
 from kvmesh.app.router.program_part import ProgramPart
+from kvmesh.app.router.replicas import replica_name, run_replicas
 from kvmesh.app.router.router_options import (
     router_options,
     session_options,
@@ -75,9 +75,7 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.retry_budget import RetryBudget
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Sessions
-from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
-from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.tasks import keep_running, to_next
 from kvmesh.transport.http.forward.resume import StreamKeep
@@ -386,41 +384,11 @@ class RouterServer:
                     accesses.forget(worker)
 
 
-def replica_name(router_id: str) -> str:
-    """Return the name of this replica: each of several processes is one. Raises `ConfigError`."""
-    place = own_place()
-    name = f"{router_id}-{place.number}" if place is not None and router_id else router_id
-    return router_name(name)
-
-
-async def _supervise(settings: RouterSettings, stop: Stop) -> None:
-    http = settings.http
-    if http.advertise_url:
-        raise ConfigError(
-            f"--processes {settings.processes} --advertise-url {http.advertise_url}: each process "
-            "is a replica with a port of its own, which it announces itself; leave the URL out"
-        )
-    plan = ProcessPlan(
-        count=settings.processes,
-        host=http.http_host,
-        port=http.http_port,
-        drain_s=http.drain_s,
-        bucket=settings.bucket,
-        dashboard_port=dashboard_port(http, settings.processes),
-    )
-    if not plan.dashboard_port:
-        get_logger().warning(
-            "no common dashboard: with --api-keys or --tls-cert run `kvmesh meta-router` with each "
-            "process as a --replica"
-        )
-    await run_processes(plan, stop)
-
-
 def command(settings: RouterSettings) -> None:
     """Run one router replica of a bucket, or a router alone over the engines of --worker."""
     configure_logging(settings.log.log_level, settings.log.log_format, role="router")
     if settings.processes > 1 and own_place() is None:
-        run(partial(_supervise, settings))
+        run(partial(run_replicas, settings))
         return
     server = RouterServer(settings)
     get_logger().info("router starts", router=server.router_id, bucket=settings.bucket)

@@ -122,7 +122,7 @@ class StreamSharing:
         self._served[key] = served = _Served(serving, resumption, key, turn)
         resumption.marking, resumption.thick = True, False  # its whole body may be asked again
         serving.scope.held.append(partial(self._over, served))
-        if resumption.goes_on:
+        if resumption.going is not None:
             self._tell([served], over=False)
         self._tell_soon()
 

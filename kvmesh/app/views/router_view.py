@@ -110,7 +110,9 @@ class RouterView:
         replicas = self._replicas()
         reason = mesh.why_not()
         log, policy = self._log, self._policy()
-        shown = log.changed_after(after, decisions) if after else log.latest(decisions)[::-1]
+        shown = (
+            log.changed_after(after, decisions) if after else log.records.latest(decisions)[::-1]
+        )
         return Overview(
             role=self.role,
             name=context.router_id,
@@ -163,7 +165,7 @@ class RouterView:
     async def latest(self, limit: int) -> list[DecisionRow]:
         """Return the newest requests, newest first."""
         await self.refresh(watched=True)
-        return [self._recorder.row(one) for one in self._log.latest(limit)]
+        return [self._recorder.row(one) for one in self._log.records.latest(limit)]
 
     async def find(self, request_id: str, viewer: Viewer | None = None) -> bytes | None:
         """Return all about a request as JSON that `viewer` may see; None when it is not known (any
@@ -171,9 +173,9 @@ class RouterView:
         """
         await self.refresh(watched=True)
         name = request_id.encode("latin-1", "replace")
-        record = self._log.find(name)
+        record = self._log.records.find(name)
         if record is not None and viewer is not None and record.tenant != viewer.tenant:
-            record = find_own(self._log.latest(MOST_RECORDS), name, viewer.tenant)
+            record = find_own(self._log.records.latest(MOST_RECORDS), name, viewer.tenant)
         return None if record is None else detail_for(self._recorder.detail(record), viewer)
 
     def _seconds(self, since: int) -> list[TrafficSecond]:

@@ -103,7 +103,7 @@ class Dispatch:
         Raises `RequestError` if it names a formula or a weight that there is not.
         """
         if request.cost is not None or request.overlap_score_weight is not None:
-            self.scheduler.check(request)
+            self.scheduler.pricing(request)
         _, forecast = self.scheduler.lengths.forecast(request.hashes)
         if forecast.samples:
             tokens = max(1, round(forecast.tokens))
@@ -199,7 +199,7 @@ class Dispatch:
         served = end.attempt is SERVED
         tokens = 0 if end.usage is None else end.usage.completion_tokens
         if placed is None:
-            self.log.refused(now)
+            self.log.totals.refused(now)
         else:
             booking, well = self._decider.finish(
                 placed, served, end.state, end.status, end.usage, now

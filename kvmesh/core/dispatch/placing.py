@@ -22,7 +22,7 @@ from kvmesh.core.members.worker_info import NO_THRESHOLDS
 from kvmesh.core.routing.choice.courses import NO_WISHES, Course, has_no_own
 from kvmesh.core.routing.choice.inputs import Asks, HopelessError, Inputs
 from kvmesh.core.routing.choice.made import Maker
-from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.routing.decision import UNRESTRICTED, RouteRequest
 
 _NOBODY: Final[tuple[WorkerState, ...]] = ()
 
@@ -169,7 +169,7 @@ class Placer:
             kept = self._keep(asking, wishes, course, everyone, now)
             if kept is not False:
                 return kept
-        if not states or wishes.has_restrictions():
+        if not states or wishes.restriction() != UNRESTRICTED:
             states = self._allowed(wishes, model, wishes.pinned_worker, now)
         if not states:
             return None
@@ -193,10 +193,11 @@ class Placer:
         """Return the states of those that may take a request with such wishes, at `pinned` where
         that is one. O(1) for what was wished before.
         """
-        request = None if wishes.has_restrictions() else self._pinned.get((model, pinned))
+        free = wishes.restriction() == UNRESTRICTED
+        request = self._pinned.get((model, pinned)) if free else None
         if request is None:
             request = msgspec.structs.replace(wishes.request(model), pinned_worker=pinned)
-            if not wishes.has_restrictions():
+            if free:
                 if len(self._pinned) >= MOST_PINNED:
                     self._pinned.clear()
                 self._pinned[model, pinned] = request
@@ -218,19 +219,19 @@ class Placer:
         worker = sessions.find(wishes.session, now)
         if worker is None:
             return False
-        hard = sessions.options.affinity == "hard"
+        moved = None if sessions.hard else False
         states = self._allowed(wishes, asking.asked.scanned.model, worker, now)
         if not states:
-            return None if hard else False
-        slack_ms, bound_ms = inf if hard else sessions.options.slack_ms, asking.bound_ms
-        asking.bound_ms = min(slack_ms, bound_ms)
+            return moved
+        bound_ms = asking.bound_ms
+        asking.bound_ms = min(sessions.slack_ms, bound_ms)
         try:
             placed = self._place(asking, course.kept, everyone, states, now, whole=False)
         except HopelessError:
-            return None if hard else False
+            return moved
         finally:
             asking.bound_ms = bound_ms
-        return False if isinstance(placed, int | float) and placed > slack_ms else placed
+        return False if isinstance(placed, int | float) and sessions.moves(placed) else placed
 
     def _place(
         self,

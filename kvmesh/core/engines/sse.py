@@ -67,6 +67,7 @@ class _ErrorProbe(msgspec.Struct):
 
 _NOTHING: Final = Usage()
 _UNREPORTED: Final = Reported()
+_NO_ENDING: Final[tuple[Stop, str]] = ("", "")
 _errors = msgspec.json.Decoder(_ErrorProbe)
 _failed = msgspec.json.Decoder(_Failed)
 _FAILURES: Final = range(400, 600)
@@ -109,7 +110,7 @@ def usage_of(answer: Answer, before: Usage | None) -> Usage | None:
         named = answer.id
     if usage is None and answer.message is not None:
         usage = answer.message.usage
-    stop, tool = ending_of(answer)
+    stop, tool = _NO_ENDING if choices is not None and not choices else ending_of(answer)
     if usage is None and not (stop or tool):
         return before
     response = named if isinstance(named, str) and usage is not None else ""

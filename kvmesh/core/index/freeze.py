@@ -1,13 +1,15 @@
 """An index as it was at one moment, read while the index moves on."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
-from kvmesh.core.blocks.events import Reuse, WorkerId
+from kvmesh.core.blocks.events import ENDS, Reuse, WorkerId
 from kvmesh.core.index.block_table import FrozenTable, Holding
 from kvmesh.core.index.search import SHARDS
+from kvmesh.core.index.slots import Slots
+from kvmesh.core.index.tier import Tier
 
 KEY_BYTES: Final = 7
 
@@ -160,3 +162,19 @@ class FrozenIndex:
     def _held(self, shard: int, tables: tuple[FrozenTable, ...]) -> dict[int, int]:
         held = merged([table.take(shard) for table in tables])
         return masked(held, self._live) if self._unclean else held
+
+
+def freeze_index(
+    slots: Slots,
+    truncated: Container[WorkerId],
+    tiers: Sequence[tuple[int, Tier]],
+    grouped: tuple[FrozenEnds, ...],
+) -> FrozenIndex:
+    """Return what the tables of all `tiers`, by their number in events, hold as it is now."""
+    near = [tier for number, tier in tiers if number < ENDS]
+    workers = tuple(
+        freeze_worker(one, bit, [tier.holdings(one) for tier in near], truncated=one in truncated)
+        for one, bit in slots.bits.items()
+    )
+    tables = {number: tuple(one.freeze() for one in tier.tables()) for number, tier in tiers}
+    return FrozenIndex(workers, tables, unclean=slots.released() > 0, grouped=grouped)

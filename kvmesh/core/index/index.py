@@ -3,22 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from xxhash import xxh3_64_intdigest
-
 from kvmesh._native import MAX_RELEASED, Table
 from kvmesh.bounds import DEFAULT_MAX_BLOCKS
 from kvmesh.core.blocks.events import ENDS, ROOT, Event, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
-from kvmesh.core.index.block_table import (
-    EndTables,
-    FoldedMessage,
-    Groups,
-    Holding,
-    IndexView,
-)
+from kvmesh.core.index.block_table import EndTables, FoldedMessage, Groups, Holding, IndexView
 from kvmesh.core.index.cap import BlockCap
+from kvmesh.core.index.digests import U64, digest_of, digest_of_all
 from kvmesh.core.index.ends import Ends
-from kvmesh.core.index.freeze import FrozenIndex, freeze_worker
+from kvmesh.core.index.freeze import FrozenIndex, freeze_index
 from kvmesh.core.index.image import IndexImage
 from kvmesh.core.index.search import cut_drops
 from kvmesh.core.index.slots import Slots, clear_released
@@ -27,7 +20,6 @@ from kvmesh.core.index.tier import Tier
 
 TIERS: Final = 4
 _FORCED_SWEEP: Final = 1 << 16
-_U64: Final = (1 << 64) - 1
 
 
 class KvIndex:
@@ -40,7 +32,7 @@ class KvIndex:
     high. About 35 B a block. `new_table` makes its tables: tests have naive ones. `tiers`
     are those ever used, the device's first: to be counted by others. `view` is of the device's:
     another one, or None for a time, when slots or tables change. `stored` and `removed` count
-    blocks of events.
+    blocks of events. `watchers` are told of each run that leaves a worker's device by `remove`.
     """
 
     def __init__(
@@ -64,7 +56,7 @@ class KvIndex:
         self._cleaning: Iterator[int] | None = None
         self._orphans = self._truncated_orphans = self._missing = self._unknown_tier = 0
         self.stored = self.removed = 0
-        self._watchers: list[Callable[[WorkerId, bytes], None]] = []
+        self.watchers: list[Callable[[WorkerId, bytes], None]] = []
 
     def apply(self, worker: WorkerId, event: Event) -> int:
         """Fold one event; return how many blocks a gap kept out (0: all is well).
@@ -106,7 +98,7 @@ class KvIndex:
         if gone is not None:
             self.removed += removed - missing
             self._missing += missing
-            for watcher in self._watchers:
+            for watcher in self.watchers:
                 for run in gone:
                     watcher(worker, run)
         return events, self._refuse(worker, orphans) if orphans else 0
@@ -161,15 +153,11 @@ class KvIndex:
         self._missing += missing
         if tier == 0:
             self.removed += (len(hashes) >> 3) - missing
-            for watcher in self._watchers:
+            for watcher in self.watchers:
                 watcher(worker, hashes)
         elif tier < ENDS:
             self.removed += (len(hashes) >> 3) - missing
         return missing
-
-    def watch_removals(self, watcher: Callable[[WorkerId, bytes], None]) -> None:
-        """Tell `watcher` of each run of blocks that leaves a worker's device memory by `remove`."""
-        self._watchers.append(watcher)
 
     def clear(self, worker: WorkerId) -> None:
         """Forget every block of `worker` in every tier. O(1); `sweep` gives the memory back."""
@@ -213,12 +201,7 @@ class KvIndex:
 
     def blocks(self, worker: WorkerId, tier: int = 0) -> int:
         """Return how many blocks `worker` holds in `tier` or nearer."""
-        table = self._only_table
-        if tier == 0 and table is not None:
-            return table.holdings[worker].blocks if worker in table.holdings else 0
-        if not 0 <= tier < len(self.tiers):
-            return 0
-        return self.tiers[tier].blocks(worker)
+        return self.tiers[tier].blocks(worker) if 0 <= tier < len(self.tiers) else 0
 
     def sizes(self, workers: Sequence[WorkerId]) -> list[int]:
         """Return how many blocks each of `workers` holds in device memory."""
@@ -234,28 +217,16 @@ class KvIndex:
 
     def worker_digest(self, worker: WorkerId) -> int:
         """Return the sum of the hashes `worker` holds, mod 2^64, tier t weighted 2t + 1. O(1)."""
-        table, digest = self._only_table, 0
-        if table is not None and len(self._all_tiers) == 1:
+        table = self._only_table
+        if table is not None and len(self._all_tiers) == 1:  # 0.4 us, a sixth of the time
             holding = table.holdings.get(worker)
-            digest = holding.digest if holding is not None else 0
-        else:
-            for number, tier in self._numbered():
-                for holding in tier.holdings(worker):
-                    digest += (2 * number + 1) * holding.digest
-        return (digest + self.ends.digest(worker)) & _U64
+            held = 0 if holding is None else holding.digest
+            return (held + self.ends.digest(worker)) & U64
+        return digest_of(worker, self._numbered(), self.ends)
 
     def digest(self) -> int:
         """Return one number for all that is held and nothing else, 0 for nothing. O(workers)."""
-        total = 0
-        for worker in self._slots.bits:
-            for number, tier in self._numbered():
-                holdings = tier.holdings(worker)
-                if any(holding.blocks for holding in holdings):
-                    held = sum(holding.digest for holding in holdings) & _U64
-                    total += xxh3_64_intdigest(f"{number}:{worker}:{held}".encode())
-            if rule := self.ends.digest(worker):
-                total += xxh3_64_intdigest(f"rule:{worker}:{rule}".encode())
-        return total & _U64
+        return digest_of_all(self._slots.bits, self._numbered(), self.ends)
 
     def statistics(self) -> IndexStatistics:
         """Return sizes and counts. O(workers + shards)."""
@@ -331,19 +302,7 @@ class KvIndex:
 
     def freeze(self) -> FrozenIndex:
         """Return a view of everything as it is now, to be read while the index moves on."""
-        truncated, tiers_now = self._cap.truncated, self.tiers
-        workers = tuple(
-            freeze_worker(
-                one, bit, [tier.holdings(one) for tier in tiers_now], truncated=one in truncated
-            )
-            for one, bit in self._slots.bits.items()
-        )
-        tiers = {
-            number: tuple(table.freeze() for table in tier.tables())
-            for number, tier in self._numbered()
-        }
-        unclean = self._slots.released() > 0
-        return FrozenIndex(workers, tiers, unclean=unclean, grouped=self.ends.freeze())
+        return freeze_index(self._slots, self._cap.truncated, self._numbered(), self.ends.freeze())
 
     def load(self, image: IndexImage, truncated: Iterable[WorkerId] = ()) -> None:
         """Replace everything by a finished `image`, which must not be used any more."""

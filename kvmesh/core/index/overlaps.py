@@ -41,9 +41,8 @@ class SizedIndex(PrefixIndex, Protocol):
 class TieredIndex(SizedIndex, Protocol):
     """An index that knows in which tier of memory blocks are held."""
 
-    def watch_removals(self, watcher: Callable[[WorkerId, bytes], None]) -> None:
-        """Tell `watcher` of packed blocks that leave a worker's device memory."""
-        ...
+    watchers: list[Callable[[WorkerId, bytes], None]]
+    """Told of packed blocks that leave a worker's device memory."""
 
     @property
     def tiers(self) -> Sequence[object]:
@@ -156,13 +155,13 @@ class OverlapView:
         self.hints: HintIndex | None = None
         self._distrusted = distrusted
         if index is not None and routed is not None:
-            index.watch_removals(routed.revoke)
+            index.watchers.append(routed.revoke)
 
     def listen(self, hints: HintIndex) -> None:
         """Keep in `hints`, from now on, what other replicas tell of their decisions."""
         self.hints = hints
         if self.index is not None:
-            self.index.watch_removals(hints.revoke)
+            self.index.watchers.append(hints.revoke)
 
     def find_groups(self, hashes: Hashes, now: float) -> tuple[dict[WorkerId, int], Groups]:
         """Return the cached prefix in blocks per worker, the longest of all views, and by depth."""

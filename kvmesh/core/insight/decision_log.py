@@ -114,10 +114,6 @@ class DecisionLog:
         why = f"{record.worker}: its client asked for the stream again, behind token {passed}"
         record.failures = (*record.failures, why)
 
-    def refused(self, now: float) -> None:
-        """Count a request for which there was no worker."""
-        self.totals.refused(now)
-
     def seconds(self, since: int) -> list[TrafficSecond]:
         """Return the traffic of each second from `since` on that had any, oldest first."""
         return [TrafficSecond(*row) for row in self.totals.rows(since)]
@@ -140,14 +136,6 @@ class DecisionLog:
             elif decided is None:
                 return True
         return not any(records.waiting())
-
-    def find(self, request_id: bytes) -> Record | None:
-        """Return the newest request of that id; None when none is kept. O(requests kept)."""
-        return self.records.find(request_id)
-
-    def latest(self, limit: int) -> list[Record]:
-        """Return the newest requests, newest first."""
-        return self.records.latest(limit)
 
     def changed_after(self, version: int, limit: int) -> list[Record]:
         """Return the newest `limit` requests that changed after `version`, oldest change first.

@@ -5,8 +5,9 @@ from typing import Final
 import msgspec
 
 from kvmesh._native import OVERDUE as _OVERDUE
-from kvmesh._native import ActiveSequences, Speeds
+from kvmesh._native import ActiveSequences, Loads, Speeds
 from kvmesh.core.blocks.hashing import Hashes
+from kvmesh.core.members.worker_info import LoadReport
 
 MOST_TOKENS: Final = 1 << 40
 """More than any prompt or answer has: what a request claims beyond it is not counted."""
@@ -61,3 +62,17 @@ PRIOR_MS_PER_TOKEN: Final = 0.05
 def new_speeds() -> Speeds:
     """Return the speeds of a fleet of which nothing was seen."""
     return Speeds(PRIOR_MS_PER_TOKEN)
+
+
+def foreign_load(report: LoadReport, loads: Loads, uncached_tokens: float) -> tuple[int, int, int]:
+    """Return the requests, blocks and waiting tokens of an engine's report that no router booked,
+    below 0 where more was booked. A waiting request is taken for an average prompt, of which
+    `uncached_tokens` are not cached, where the engine does not report its tokens.
+    """
+    foreign = report.running_requests + report.waiting_requests - loads.booked_requests
+    if report.waiting_tokens is None:
+        waiting = min(report.waiting_requests - loads.waiting_requests, foreign)
+        tokens = int(waiting * uncached_tokens)
+    else:
+        tokens = report.waiting_tokens - loads.booked_tokens
+    return foreign, report.used_blocks - loads.booked_blocks, tokens

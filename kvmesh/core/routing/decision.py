@@ -78,24 +78,64 @@ class RouterOptions(msgspec.Struct, frozen=True):
         return weights_of(self.pricing().weights).get("overlap_score_weight")
 
 
-class RouteRequest(msgspec.Struct, frozen=True, gc=False):
-    """One request to route. Overrides (`mode` .. `overlap_score_weight`) are None when not given.
+Restriction = tuple[object, ...]
 
-    `allowed_workers` None allows all; `excluded` are those that already failed this request.
-    Its worker has all `labels`, and no taint but the `tolerations`.
-    `streams` False: the client gets one whole answer, so no first token will be seen.
-    `prefilled`: another worker computes the prompt, its KV cache comes from there.
-    `approximate`: its hashes are not of the engine's token ids, so no event can confirm them.
-    `unforeseen`: why it is not foretold how much of the prompt its engine reuses, "" where it is.
-    `stored`: the id of the answer that it goes on from, which one engine keeps.
+
+class Wished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a request asks of routing besides its prompt. Overrides (`mode` ..
+    `overlap_score_weight`) are None when not given.
+
+    `allowed_workers` None allows all. Its worker has all `labels`, and no taint but the
+    `tolerations`. Requests of one `session` (a `session_key`) stay together where the router keeps
+    sessions. `tenant` and `priority` (larger is more urgent) are for admission, not for the choice,
+    `timeout_s` (for how long its client waits) for who forwards it. `overridden`: its client named
+    policy or worker, perhaps as the router would have chosen. `targets`: how soon its tokens shall
+    come, None where nobody said.
+    """
+
+    mode: RouterMode | None = None
+    cost: MaybeName | None = None
+    temperature: Temperature | None = None
+    overlap_score_weight: Weight | None = None
+    allowed_workers: frozenset[WorkerId] | None = None
+    pinned_worker: WorkerId | None = None
+    labels: frozenset[str] = frozenset()
+    tolerations: frozenset[str] = frozenset()
+    priority: Priority = 0
+    tenant: MaybeName = ""
+    session: str = ""
+    timeout_s: Seconds | None = None
+    overridden: bool = False
+    targets: Targets | None = None
+
+    def restriction(self) -> Restriction:
+        """Return all that says which workers may take it, `UNRESTRICTED` for nothing."""
+        return self.pinned_worker, self.allowed_workers, self.labels, self.tolerations
+
+    def lacking(self, info: WorkerInfo) -> str | None:
+        """Return what a worker lacks of what is asked for, in words; None: nothing."""
+        if not self.labels <= info.labels:
+            return f"has no label {_listed(self.labels - info.labels)}"
+        if not info.taints <= self.tolerations:
+            return f"tainted {_listed(info.taints - self.tolerations)}"
+        return None
+
+
+UNRESTRICTED: Final = Wished().restriction()
+
+
+class RouteRequest(Wished, frozen=True, gc=False):
+    """One request to route, with what it wishes.
+
+    `excluded` are the workers that already failed it. `streams` False: the client gets one whole
+    answer, so no first token will be seen. `prefilled`: another worker computes the prompt, its KV
+    cache comes from there. `approximate`: its hashes are not of the engine's token ids, so no event
+    can confirm them. `unforeseen`: why it is not foretold how much of the prompt its engine reuses,
+    "" where it is. `stored`: the id of the answer that it goes on from, which one engine keeps.
     `estimated`: nothing looks at its prompt: no hashes, `prompt_tokens` by the size of the body.
-    Requests of one `session` (a `session_key`) stay together where the router keeps sessions.
-    `tenant` and `priority` (larger is more urgent) are for admission, not for the choice, `choices`
-    (answers to the one prompt) and `timeout_s` (for how long its client waits) for who forwards it.
-    `overridden`: its client named policy or worker, perhaps as the router would have chosen.
-    `names_source`: it can be sent with where its worker shall fetch a prefix from.
-    `adapter` is the LoRA adapter that it is for, "" for none. `turn`: whose turn it is, None where
-    it is part of no program. `targets`: how soon its tokens shall come, None where nobody said.
+    `choices` are the answers to the one prompt. `names_source`: it can be sent with where its
+    worker shall fetch a prefix from. `adapter` is the LoRA adapter that it is for, "" for none.
+    `turn`: whose turn it is, None where it is part of no program.
     """
 
     request_id: str
@@ -103,31 +143,17 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: Tokens
     expected_output_tokens: Tokens = 0
     model: MaybeName = ""
-    mode: RouterMode | None = None
-    cost: MaybeName | None = None
-    temperature: Temperature | None = None
-    overlap_score_weight: Weight | None = None
-    allowed_workers: frozenset[WorkerId] | None = None
-    pinned_worker: WorkerId | None = None
     excluded: frozenset[WorkerId] = frozenset()
-    priority: Priority = 0
     streams: bool = True
-    tenant: MaybeName = ""
-    labels: frozenset[str] = frozenset()
-    tolerations: frozenset[str] = frozenset()
     approximate: bool = False
-    session: str = ""
     prefilled: bool = False
     choices: Count = 1
-    timeout_s: Seconds | None = None
-    overridden: bool = False
     estimated: bool = False
     names_source: bool = False
     unforeseen: Unforeseen = ""
     stored: MaybeName = ""
     adapter: str = ""
     turn: Turn | None = None
-    targets: Targets | None = None
 
     def departs_from(self, options: RouterOptions) -> bool:
         """Return whether an `overridden` one was routed by another policy than the router's."""
@@ -146,14 +172,20 @@ class RouteRequest(msgspec.Struct, frozen=True, gc=False):
         )
 
     def unserved_by(self, info: WorkerInfo) -> str | None:
-        """Return what a worker lacks of what the request asks for, in words."""
+        """Return what a worker lacks of what the request asks for, in words; None: nothing."""
         if self.model and info.models and self.model not in info.models:
             return f"does not serve {shown(self.model)}"
-        if not self.labels <= info.labels:
-            return f"has no label {_listed(self.labels - info.labels)}"
-        if not info.taints <= self.tolerations:
-            return f"tainted {_listed(info.taints - self.tolerations)}"
-        return None
+        return self.lacking(info)
+
+    def kept_from(self, worker: WorkerId, info: WorkerInfo) -> str | None:
+        """Return why a worker may not take it, whatever its load; None: it may."""
+        if self.pinned_worker is not None and worker != self.pinned_worker:
+            return "not the pinned worker"
+        if worker in self.excluded:
+            return "already failed this request"
+        if self.allowed_workers is not None and worker not in self.allowed_workers:
+            return "not allowed for this request"
+        return self.unserved_by(info)
 
 
 def _listed(names: frozenset[str]) -> str:

@@ -1,19 +1,17 @@
 """Which workers may take a request, and what they say of themselves."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
 from kvmesh._native import ActiveSequences, Speeds, WorkerState
-from kvmesh.bounds import shown
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.cost.adapters import AdapterSlots
 from kvmesh.core.engines.fetch import Access
 from kvmesh.core.engines.registry import access_of
 from kvmesh.core.members.fetch_times import FetchTimes
-from kvmesh.core.members.known_names import KnownNames
 from kvmesh.core.members.left_out import LeftOut, find_left_out
-from kvmesh.core.members.loads import MOST_TOKENS, new_speeds
+from kvmesh.core.members.loads import MOST_TOKENS, foreign_load, new_speeds
 from kvmesh.core.members.membership import Change, Membership
 from kvmesh.core.members.outcomes import SERVED, Attempt, Verdict
 from kvmesh.core.members.url_guard import UrlGuard
@@ -24,11 +22,10 @@ from kvmesh.core.members.worker_info import (
     Trust,
     WorkerInfo,
 )
-from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.routing.decision import UNRESTRICTED, Restriction, RouteRequest
 from kvmesh.core.routing.disaggregation import does_whole
+from kvmesh.core.routing.refusals import Refusals, busy
 from kvmesh.errors import NoWorkerError
-
-NAMED_IN_ERRORS: Final = 8
 
 REPORTS_TO_BELIEVE: Final = 3
 """Load nobody here booked counts when so many reports in a row showed it: one is only lag."""
@@ -37,9 +34,7 @@ _MODELS_CACHED: Final = 64
 _WISHES_CACHED: Final = 8
 """Names in what a request asks for up to which it is remembered who may take it."""
 
-_MODELS_REMEMBERED: Final = 256
-_LEFT_REMEMBERED: Final = 1024
-_Wish = tuple[str, WorkerId | None, frozenset[WorkerId] | None, frozenset[str], frozenset[str]]
+_Wish = tuple[str, Restriction]
 _NO_INFO: Final = WorkerInfo()
 _NO_REPORT: Final = LoadReport()
 
@@ -81,8 +76,7 @@ class WorkerRegistry:
         self._generation = sequences.generation
         self._picky = 0
         self._tainted = 0
-        self._away = KnownNames(_MODELS_REMEMBERED)
-        self._left = KnownNames(_LEFT_REMEMBERED)
+        self._refusals = Refusals(membership)
         self._everyone: tuple[WorkerId, ...] = ()
         self._serving: dict[str, tuple[WorkerId, ...]] = {}
         self._states_of: tuple[tuple[WorkerId, ...], tuple[WorkerState, ...]] = ((), ())
@@ -115,24 +109,24 @@ class WorkerRegistry:
         self._picky += bool(info.models) - bool(state.info.models)
         self._tainted += bool(info.taints) - bool(state.info.taints)
         if info.labels != state.info.labels:
-            self._note_access(worker, access_of(info.labels))
+            access = access_of(info.labels)
+            self.fetchers.pop(worker, None)
+            if access is not None:
+                self.fetchers[worker] = access
         state.info = info
         self._size_up(state)
-        if info.trust in (Trust.DEGRADED, Trust.APPROX):
-            self.distrusted.add(worker)
-        else:
-            self.distrusted.discard(worker)
-        if info.caches_late:
-            self.late.add(worker)
-        else:
-            self.late.discard(worker)
+        distrusted = info.trust in (Trust.DEGRADED, Trust.APPROX)
+        for names, there in ((self.distrusted, distrusted), (self.late, info.caches_late)):
+            if there:
+                names.add(worker)
+            else:
+                names.discard(worker)
 
     def report(self, worker: WorkerId, report: LoadReport) -> None:
         """Note an engine's own load figures.
 
         Load that no router booked (other clients, output nobody counted) and that
-        `REPORTS_TO_BELIEVE` reports in a row showed is added to the worker's loads; a waiting
-        request is taken for an average prompt where the engine does not report its tokens.
+        `REPORTS_TO_BELIEVE` reports in a row showed is added to the worker's loads.
         """
         state = self.state(worker)
         state.report = report
@@ -141,14 +135,7 @@ class WorkerRegistry:
         self._size_up(state)
         if report.prefill_busy_us:
             self._speeds.measured(worker, report.prefilled_tokens, report.prefill_busy_us)
-        loads = state.loads
-        foreign = report.running_requests + report.waiting_requests - loads.booked_requests
-        if report.waiting_tokens is None:
-            waiting = min(report.waiting_requests - loads.waiting_requests, foreign)
-            tokens = int(waiting * self._speeds.uncached_tokens)
-        else:
-            tokens = report.waiting_tokens - loads.booked_tokens
-        gap = (foreign, report.used_blocks - loads.booked_blocks, tokens)
+        gap = foreign_load(report, state.loads, self._speeds.uncached_tokens)
         state.gaps = (*state.gaps, gap)[-REPORTS_TO_BELIEVE:]
         requests, blocks, tokens = (max(0, min(one)) for one in zip(*state.gaps, strict=True))
         if len(state.gaps) == REPORTS_TO_BELIEVE:
@@ -173,8 +160,11 @@ class WorkerRegistry:
         self._sequences.correct(worker, 0, 0, 0)
 
     def _size_up(self, state: WorkerState) -> None:
-        """Note how many blocks a worker has, and how many of them hold nothing."""
-        blocks = state.capacity_blocks = _blocks(state)
+        """Note how many blocks a worker has, no more than anyone can mean, and how many of them
+        hold nothing.
+        """
+        told = state.report.total_blocks or state.info.total_blocks
+        blocks = state.capacity_blocks = min(max(0, told), MOST_TOKENS)
         cached = blocks if self.sizes is None else self.sizes((state.worker,))[0]
         state.blank_blocks = max(0, blocks - cached)
 
@@ -223,11 +213,10 @@ class WorkerRegistry:
             self._plain.clear()
             self._wished.clear()
             self._states_of = ((), ())
-            self._away.add(state.info.models)
-            self._left.add((worker,))
+            self._refusals.note_left(worker, state.info)
             self._whole_left = self._whole_left or does_whole(state.info.taints)
         self.distrusted.discard(worker)
-        self._note_access(worker, None)
+        self.fetchers.pop(worker, None)
         self.fetch_times.remove_worker(worker)
         self.late.discard(worker)
 
@@ -236,13 +225,6 @@ class WorkerRegistry:
         if self._whole_left or not self.settled:
             return True
         return any(does_whole(state.info.taints) for state in self.known.values())
-
-    def _note_access(self, worker: WorkerId, access: Access | None) -> None:
-        """Note how a worker fetches from others, None if it does not."""
-        if access is None:
-            self.fetchers.pop(worker, None)
-        else:
-            self.fetchers[worker] = access
 
     def info(self, worker: WorkerId) -> WorkerInfo:
         """Return what a worker says of itself; the default for one that said nothing."""
@@ -314,21 +296,14 @@ class WorkerRegistry:
         `eligible` can tell why none may. O(1) for what was asked before.
         """
         alive = self.everyone(now)
-        wish = (
-            request.model if self._picky else "",
-            request.pinned_worker,
-            request.allowed_workers,
-            request.labels,
-            request.tolerations,
-        )
+        asked = request.restriction()
+        wish = (request.model if self._picky else "", asked)
         known = self.thresholds is NO_THRESHOLDS and not request.excluded
         found = self._wished.get(wish) if known else None
         if found is None:
             names = [one for one in alive if self._refusal(one, request) is None]
             found = tuple(map(self.state, names))
-            some = (
-                len(request.labels) + len(request.tolerations) + len(request.allowed_workers or ())
-            )
+            some = sum(len(one) for one in asked if isinstance(one, frozenset))
             if known and some <= _WISHES_CACHED:
                 if len(self._wished) == _MODELS_CACHED:
                     self._wished.clear()
@@ -354,15 +329,14 @@ class WorkerRegistry:
         """
         alive = self.everyone(now)
         plain = not (
-            request.excluded
-            or request.labels
-            or self._tainted
-            or request.allowed_workers is not None
-            or request.pinned_worker is not None
+            self._tainted
+            or request.excluded
+            or request.restriction() != UNRESTRICTED
             or self.thresholds is not NO_THRESHOLDS
         )
         if not plain:
             names = tuple(one for one in alive if self._refusal(one, request) is None)
+            names = alive if len(names) == len(alive) else names
         elif self._picky and request.model:
             names = self._serving.get(request.model) or self._find_serving(request, alive)
         else:
@@ -370,34 +344,27 @@ class WorkerRegistry:
         names = names or self._last_resort(request, now)
         if not names:
             bare = request.bare()
+            unknown = self._refusals.is_unknown(request.model, self._served())
             raise NoWorkerError(
-                self._reasons(request, now),
+                self._refusals.words(
+                    request, now, lambda one: self._why_not(one, request, now), unknown=unknown
+                ),
                 wished=bare != request and any(self._refusal(one, bare) is None for one in alive),
                 busy=self._only_busy(alive, request),
-                unknown_model=self._is_unknown(request.model),
-                unknown_worker=self._is_stranger(request.pinned_worker, now),
+                unknown_model=unknown,
+                unknown_worker=self._refusals.is_stranger(request.pinned_worker, now),
             )
         return names
+
+    def _served(self) -> Iterator[tuple[str, ...]]:
+        """Yield what each member says to serve."""
+        return (self.info(WorkerId(name)).models for name in self.membership.members())
 
     def _last_resort(self, request: RouteRequest, now: float) -> tuple[WorkerId, ...]:
         if request.pinned_worker is not None or self._only_busy(self._everyone, request):
             return ()
         left_out = cast("tuple[WorkerId, ...]", self.membership.last_resort(now))
         return tuple(one for one in left_out if self._refusal(one, request) is None)
-
-    def _is_stranger(self, pinned: WorkerId | None, now: float) -> bool:
-        """Return whether no such worker was ever there, though all had the time to be heard."""
-        settled = self.membership.signs.all_reported(now)
-        return pinned is not None and settled and not self._was_here(pinned)
-
-    def _was_here(self, worker: WorkerId) -> bool:
-        return worker in self.membership or worker in self._left
-
-    def _is_unknown(self, model: str) -> bool:
-        """Return whether all workers say what they serve: not this, nor did one that left."""
-        served = [self.info(WorkerId(name)).models for name in self.membership.members()]
-        known = model in self._away or any(model in models for models in served)
-        return bool(model and served) and all(served) and not known
 
     def _find_serving(
         self, request: RouteRequest, alive: tuple[WorkerId, ...]
@@ -414,7 +381,7 @@ class WorkerRegistry:
 
     def _only_busy(self, alive: Sequence[WorkerId], request: RouteRequest) -> bool:
         """Return whether a worker would take the request but for its load."""
-        return any(self._unfit(one, request) is None for one in alive)
+        return any(request.kept_from(one, self.info(one)) is None for one in alive)
 
     def left_out(self, request: RouteRequest, now: float) -> LeftOut:
         """Return the workers that `request` may not go to, with reasons. O(members)."""
@@ -426,59 +393,5 @@ class WorkerRegistry:
         return self.membership.why_not(worker, now) or self._refusal(worker, request)
 
     def _refusal(self, worker: WorkerId, request: RouteRequest) -> str | None:
-        return self._unfit(worker, request) or self._busy(worker)
-
-    def _unfit(self, worker: WorkerId, request: RouteRequest) -> str | None:
-        if request.pinned_worker is not None and worker != request.pinned_worker:
-            return "not the pinned worker"
-        if worker in request.excluded:
-            return "already failed this request"
-        if request.allowed_workers is not None and worker not in request.allowed_workers:
-            return "not allowed for this request"
-        return request.unserved_by(self.info(worker))
-
-    def _busy(self, worker: WorkerId) -> str | None:
-        limits = self.thresholds
-        loads = self.state(worker).loads
-        if (
-            limits.active_prefill_tokens is not None
-            and loads.prefill_tokens > limits.active_prefill_tokens
-        ):
-            return f"busy: {loads.prefill_tokens} prefill tokens queued"
-        capacity = self.capacity_blocks(worker)
-        if (
-            limits.active_decode_blocks is not None
-            and capacity
-            and loads.active_blocks > limits.active_decode_blocks * capacity
-        ):
-            return f"busy: {loads.active_blocks} of {capacity} blocks in use"
-        return None
-
-    def _reasons(self, request: RouteRequest, now: float) -> str:
-        pinned = request.pinned_worker
-        if pinned is not None and self._is_stranger(pinned, now):
-            return self._no_such_worker(pinned)
-        members: Sequence[str] = self.membership.members() if pinned is None else (pinned,)
-        reasons = [
-            f"{name}: {self._why_not(WorkerId(name), request, now)}"
-            for name in members[:NAMED_IN_ERRORS]
-        ]
-        if len(members) > NAMED_IN_ERRORS:
-            reasons.append(f"and {len(members) - NAMED_IN_ERRORS} more")
-        listed = "; ".join(reasons) or "no worker has joined"
-        if self._is_unknown(request.model):
-            return (
-                f"the model {shown(request.model)} does not exist: no worker serves it ({listed})"
-            )
-        return f"request {request.request_id}: no worker may take it ({listed})"
-
-    def _no_such_worker(self, pinned: WorkerId) -> str:
-        members = self.membership.members()
-        more = ", …" if len(members) > NAMED_IN_ERRORS else ""
-        known = ", ".join(members[:NAMED_IN_ERRORS]) + more
-        return f"the worker {shown(pinned)} does not exist; known are: {known or 'none'}"
-
-
-def _blocks(state: WorkerState) -> int:
-    """Return the KV blocks a worker says to have, no more than anyone can mean."""
-    return min(max(0, state.report.total_blocks or state.info.total_blocks), MOST_TOKENS)
+        unfit = request.kept_from(worker, self.info(worker))
+        return unfit or busy(self.state(worker), self.thresholds)

@@ -140,10 +140,6 @@ class Scheduler:
         """Return formula and weights of a request. Raises `RequestError` for what there is not."""
         return self.courses.pricing(request)
 
-    def check(self, request: RouteRequest) -> None:
-        """Raise `RequestError` if the request names a formula or a weight that there is not."""
-        self.courses.pricing(request)
-
     def schedule(self, request: RouteRequest, now: float) -> Placed:
         """Choose a worker and book the request there. Raises `NoWorkerError` with the reasons,
         `UnattainableError` for one that would miss its targets everywhere.
@@ -308,22 +304,18 @@ class Scheduler:
         worker = sessions.find(request.session, now)
         if worker is None or request.pinned_worker is not None:
             return None
-        hard = sessions.options.affinity == "hard"
         pinned = msgspec.structs.replace(request, pinned_worker=worker)
         try:
             choice = self._chooser.choose(pinned, now, likeliest=likeliest)
         except NoWorkerError as error:
-            if hard and error.busy:
+            if sessions.hard and error.busy:
                 raise
             return None
         choice.inputs.made.kept = True
         decision = choice.decision
-        if not hard and (
-            decision.chosen.wait_ms > sessions.options.slack_ms
-            or self.judge.is_hopeless(decision.forecast, request.priority)
-        ):
-            return None
-        return choice
+        hopeless = self.judge.is_hopeless(decision.forecast, request.priority)
+        moves = sessions.moves(decision.chosen.wait_ms, hopeless=hopeless)
+        return None if moves else choice
 
     def _book(self, choice: Choice, request: RouteRequest, now: float) -> Placed:
         record, course, inputs = choice

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from math import inf
 from typing import Final, Literal
 
 import msgspec
@@ -62,11 +63,14 @@ class Sessions:
     """Bindings by `session_key`, of this replica and, through `learn`, of its peers.
 
     `updates` are bindings peers should hear of; whoever tells them empties it, and sets `on_news`,
-    which is called at each. Where nobody does it has no more than `max_sessions` either.
+    which is called at each. Where nobody does it has no more than `max_sessions` either. A session
+    stays where the backlog is `slack_ms` at most; with `hard` ones it is no matter how long.
     """
 
     def __init__(self, options: SessionOptions) -> None:
         self.options = options
+        self.hard = options.affinity == "hard"
+        self.slack_ms = inf if self.hard else options.slack_ms
         self.updates: dict[str, WorkerId] = {}
         self.on_news: Callable[[], None] | None = None
         self._bindings: OrderedDict[str, _Binding] = OrderedDict()
@@ -81,6 +85,12 @@ class Sessions:
             del self._bindings[key]
             return None
         return binding.worker
+
+    def moves(self, wait_ms: float, *, hopeless: bool = False) -> bool:
+        """Return whether a session leaves its worker, which could take its request, but behind so
+        much work, or only with targets missed that others might meet (`hopeless`).
+        """
+        return not self.hard and (hopeless or wait_ms > self.slack_ms)
 
     def bind(self, key: str, worker: WorkerId, now: float) -> None:
         """Note that a request of the session goes to `worker`."""

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from kvmesh.tasks import guarded
-from kvmesh.transport.grpc.session_events import NOT_FOUND, UNAVAILABLE
+from kvmesh.transport.grpc.session_events import INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE
 from kvmesh.transport.grpc.stream import GrpcStream
 
 CHECK: Final = "/grpc.health.v1.Health/Check"
@@ -15,7 +15,6 @@ SERVING: Final = 1
 NOT_SERVING: Final = 2
 SERVICE_UNKNOWN: Final = 3
 _LOOK_S: Final = 0.25
-_INVALID_ARGUMENT: Final = 3
 _TEXT_TAG: Final = 0x0A
 
 
@@ -63,7 +62,7 @@ class HealthService:
         def ask(message: bytes) -> None:
             service = read_service(message)
             if service is None:
-                stream.finish(status=_INVALID_ARGUMENT, text="not a HealthCheckRequest")
+                stream.finish(status=INVALID_ARGUMENT, text="not a HealthCheckRequest")
                 return
             status = self._status(service)
             if status == SERVICE_UNKNOWN:
@@ -79,7 +78,7 @@ class HealthService:
             service = read_service(message)
             if service is None or stream in self._watchers:
                 self._watchers.pop(stream, None)
-                stream.finish(status=_INVALID_ARGUMENT, text="one HealthCheckRequest is read")
+                stream.finish(status=INVALID_ARGUMENT, text="one HealthCheckRequest is read")
                 return
             status = self._status(service)
             self._watchers[stream] = (service, status)
@@ -107,7 +106,7 @@ class HealthService:
 
 
 def _end_empty(stream: GrpcStream) -> None:
-    stream.finish(status=_INVALID_ARGUMENT, text="no HealthCheckRequest was sent")
+    stream.finish(status=INVALID_ARGUMENT, text="no HealthCheckRequest was sent")
 
 
 def _answer(status: int) -> bytes:

@@ -34,6 +34,7 @@ ENHANCE_YOUR_CALM: Final = 0xB
 """HTTP/2 error codes. Source: RFC 9113, 7."""
 
 OK: Final = 0
+INVALID_ARGUMENT: Final = 3
 NOT_FOUND: Final = 5
 RESOURCE_EXHAUSTED: Final = 8
 UNIMPLEMENTED: Final = 12

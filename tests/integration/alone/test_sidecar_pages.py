@@ -18,8 +18,8 @@ from kvmesh.app.worker.pages import SidecarPages
 from kvmesh.errors import TransportError
 from kvmesh.settings.http import SidecarHttpSettings
 from kvmesh.settings.roles import WorkerSettings
-from kvmesh.testing.memory.server import MemoryServer
 from kvmesh_lab.mocker.command import Mocker
+from tests.doubles.memory.server import MemoryServer
 from tests.integration.support.live_router import (
     engine,
     free_port,

@@ -17,6 +17,7 @@ from benchmarks.house.tree import PACKAGES, find_files
 from kvmesh.app.ops.config import render_markdown
 from kvmesh.app.views.figure_table import render_metrics
 from kvmesh.cli import app
+from kvmesh.core.chat.inference import Extension
 from kvmesh.core.cost.formulas import PREDICTED_TIME
 from kvmesh.core.cost.terms import Candidate, Fleet
 from tests.integration.docs import structure_page, terms_table
@@ -344,3 +345,14 @@ def test_every_term_that_a_formula_of_one_s_own_may_read_is_listed_with_its_unit
     assert not [
         name for name in struct.__struct_fields__ if not any(f"`{name}`" in row for row in rows)
     ]
+
+
+def test_each_wish_is_documented_as_header_and_field() -> None:
+    text = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
+    fields = re.search(r'`"kvmesh": \{(.*?)\}`', text, re.DOTALL)
+
+    assert fields is not None
+    assert set(re.findall(r'"(\w+)"', fields[1])) == set(Extension.__struct_fields__)
+    named = {name.replace("_", "-") for name in Extension.__struct_fields__}
+    headers = {"mode": "router-mode", "worker": "worker-id"}
+    assert not [one for one in named if f"`x-kvmesh-{headers.get(one, one)}" not in text]

@@ -176,7 +176,7 @@ async def test_a_meta_router_shows_its_own_key_and_tells_the_tenant(
             models = (await client.get("/v1/models")).json()["data"]
 
     assert answer.status_code == 200
-    assert meta.meta.models() == tuple(one["id"] for one in models) != ()
+    assert meta.meta.table.models() == tuple(one["id"] for one in models) != ()
     assert engine.seen[0]["authorization"] == "Bearer engine-secret"
     assert engine.seen[0]["x-kvmesh-tenant"] == "kitchen"
     assert [one["worker"] for one in overview["workers"]] == ["w0"]

@@ -8,7 +8,7 @@ import pytest
 
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.members.answer_check import AnswerCheck
-from kvmesh.transport.http.forward.forwarding import MAX_SCANNED_BYTES
+from kvmesh.transport.http.forward.passed_answer import MAX_SCANNED_BYTES
 from kvmesh.transport.http.forward.plan import (
     GROW_TOKENS,
     MOST_REFUSED,

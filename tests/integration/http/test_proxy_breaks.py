@@ -629,9 +629,11 @@ async def test_an_error_behind_comments_that_comes_byte_by_byte_costs_as_its_byt
     asked.set()
     await eventually(lambda: bool(plan.heads))
     (forward,) = proxy.forwards
+    answer = forward.answer
+    assert answer is not None
 
     def make(size: int) -> Callable[[], object]:
-        return one_by_one(forward.on_body, b"x" * size)
+        return one_by_one(answer.on_body, b"x" * size)
 
     assert_linear(make, 2_500)
     reported.set()

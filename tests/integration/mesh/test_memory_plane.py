@@ -23,10 +23,10 @@ from kvmesh.settings.roles import (
     RouterSettings,
     WorkerSettings,
 )
-from kvmesh.testing.memory.plane import MemoryPlane
-from kvmesh.testing.memory.server import MemoryServer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
+from tests.doubles.memory.plane import MemoryPlane
+from tests.doubles.memory.server import MemoryServer
 from tests.integration.support.gated_engine import gated_engine
 from tests.integration.support.live_router import free_port, running, serve_from_memory, serving
 

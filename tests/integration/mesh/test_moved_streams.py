@@ -15,12 +15,12 @@ from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import MetaRouterSettings, NatsSettings, RouterSettings, WorkerSettings
-from kvmesh.testing.memory.plane import MemoryPlane
-from kvmesh.testing.memory.server import MemoryServer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from kvmesh_lab.mocker.model.faults import FaultOptions
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.conftest import Eventually
+from tests.doubles.memory.plane import MemoryPlane
+from tests.doubles.memory.server import MemoryServer
 from tests.integration.support.live_router import (
     free_port,
     meta_router,

@@ -12,10 +12,10 @@ from kvmesh.errors import ConfigError
 from kvmesh.settings.features import ConnectorSettings, SplitSettings
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import NatsSettings, RouterSettings, WorkerSettings
-from kvmesh.testing.memory.plane import MemoryPlane
-from kvmesh.testing.memory.server import MemoryServer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
+from tests.doubles.memory.plane import MemoryPlane
+from tests.doubles.memory.server import MemoryServer
 from tests.integration.support.live_router import free_port, running, serving
 
 pytestmark = pytest.mark.integration

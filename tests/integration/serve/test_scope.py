@@ -28,6 +28,7 @@ from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import AdmissionSettings, FailureSettings, StreamSettings
 from kvmesh.settings.roles import CostSettings, MetaRouterSettings, RouterSettings
 from kvmesh.transport.http.forward.forwarding import Forward
+from kvmesh.transport.http.forward.passed_answer import PassedAnswer
 from kvmesh.transport.http.server.connection import Connection
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.call import UpstreamCall
@@ -72,22 +73,22 @@ SENT: Points = [
     (Dispatch, "decide"),
     (Scheduler, "schedule"),
     (RoutedRequest, "_go"),
-    (Forward, "_take"),
+    (Forward, "send"),
     (UpstreamPool, "send"),
     (UpstreamCall, "send_on"),
 ]
 ANSWERED: Points = [
     (UpstreamConnection, "_parse"),
-    (Forward, "on_head"),
-    (Forward, "_commit"),
+    (PassedAnswer, "on_head"),
+    (PassedAnswer, "_commit"),
     (RoutedRequest, "on_head"),
     (Exchange, "pass_head"),
     (Exchange, "write"),
     (UpstreamConnection, "_complete"),
 ]
-PIECES: Points = [(Forward, "on_body")]
-PARSED: Points = [(Forward, "on_end"), (Exchange, "end")]
-LAST: Points = [(Forward, "on_last_chunks"), (Exchange, "end_framed")]
+PIECES: Points = [(PassedAnswer, "on_body")]
+PARSED: Points = [(PassedAnswer, "on_end"), (Exchange, "end")]
+LAST: Points = [(PassedAnswer, "on_last_chunks"), (Exchange, "end_framed")]
 ENDED: Points = [
     (Exchange, "_finish"),
     (Connection, "answered"),
@@ -106,15 +107,16 @@ LEFT: Points = [
     (Scheduler, "release"),
 ]
 """Where requests pass whose client leaves before the answer."""
-WHOLE: Points = [(Forward, "on_whole"), (Exchange, "pass_whole")]
+WHOLE: Points = [(PassedAnswer, "on_whole"), (Exchange, "pass_whole")]
 STREAMED: Points = [
-    (Forward, "on_due"),
+    (PassedAnswer, "on_due"),
     (RoutedRequest, "on_tokens"),
     (RoutedRequest, "progress"),
     (Dispatch, "seen"),
 ]
 FAILED: Points = [
-    (Forward, "on_failure"),
+    (PassedAnswer, "on_failure"),
+    (Forward, "fail"),
     (Forward, "_may_retry"),
     (RoutedRequest, "on_attempt_failed"),
     (RoutedRequest, "_blame_for"),
@@ -180,13 +182,13 @@ def of_requests(one: Any, *arguments: Any) -> bool:  # noqa: PLR0911  one a case
     """Return whether a method is called for a request, not for a probe."""
     match one:
         case UpstreamPool():
-            return isinstance(arguments[1], Forward)
+            return isinstance(arguments[1], PassedAnswer)
         case UpstreamHost():
             return of_requests(arguments[0])
         case UpstreamConnection():
-            return isinstance(one._sink, Forward)
+            return isinstance(one._sink, PassedAnswer)
         case UpstreamCall():
-            return isinstance(one.sink, Forward)
+            return isinstance(one.sink, PassedAnswer)
         case Exchange():
             return one.request.path.startswith("/v1/chat")
         case Connection():

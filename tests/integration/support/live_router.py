@@ -25,9 +25,9 @@ from kvmesh.settings.roles import (
     RouterSettings,
     WorkerSettings,
 )
-from kvmesh.testing.memory.plane import MemoryPlane
-from kvmesh.testing.memory.server import MemoryServer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
+from tests.doubles.memory.plane import MemoryPlane
+from tests.doubles.memory.server import MemoryServer
 
 READY_S = 60.0
 MODELS = b'{"data": [{"id": "mock"}]}'

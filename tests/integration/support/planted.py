@@ -18,6 +18,7 @@ from kvmesh.app.members.failure_care import FailureCare
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.transport.http.forward.forwarding import Forward
+from kvmesh.transport.http.forward.passed_answer import PassedAnswer
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.http.upstream.client import UpstreamPool
@@ -182,7 +183,7 @@ class Inside:
             found["watched"] += len(care.hangs.waiting)
         gc.collect()
         for one in gc.get_objects():
-            if isinstance(one, Forward | Scope | ForwardClock | RoutedRequest):
+            if isinstance(one, Forward | PassedAnswer | Scope | ForwardClock | RoutedRequest):
                 found[type(one).__name__] += 1
         return {name: count for name, count in found.items() if count}
 

@@ -525,7 +525,7 @@ NUISANCES: dict[str, Callable[[Core], object]] = {
     "other reports": lambda core: each(
         lambda one: setattr(one, "report", LoadReport()), core.states
     ),
-    "log": lambda core: (core.log.settle(), core.log.latest(40)),
+    "log": lambda core: (core.log.settle(), core.log.records.latest(40)),
     "collect": lambda _: gc.collect(),
     "raise": lambda _: 1 / 0,
 }

@@ -74,7 +74,7 @@ class TwinMachine(RuleBasedStateMachine):
         self.removed: list[list[tuple[WorkerId, bytes]]] = [[], []]
         for replica, removed in zip(self.twins, self.removed, strict=True):
             replica.open("today", 0.0)
-            replica.index.watch_removals(partial(note, removed))
+            replica.index.watchers.append(partial(note, removed))
         self.sequence = 0
 
     def tell(self, worker: WorkerId, data: bytes) -> None:
@@ -274,7 +274,7 @@ def test_what_a_message_removes_at_once_is_told() -> None:
     index, worker = KvIndex(new_table=Table), WORKERS[0]
     index.apply(worker, Stored(ROOT, pack_hashes([1, 2])))
     removed: list[tuple[WorkerId, bytes]] = []
-    index.watch_removals(partial(note, removed))
+    index.watchers.append(partial(note, removed))
     data = encode(Batch(VERSION, 5, 17, [Removed(pack_hashes([2])), Removed(pack_hashes([1]))]))
 
     assert index.fold(worker, data, 5, 17) == (2, 0)

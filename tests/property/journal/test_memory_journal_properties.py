@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh.ports import Record, StreamState
-from kvmesh.testing.memory.journal import MemoryJournal
-from kvmesh.testing.memory.server import MemoryServer
+from tests.doubles.memory.journal import MemoryJournal
+from tests.doubles.memory.server import MemoryServer
 
 STEPS = st.lists(
     st.one_of(

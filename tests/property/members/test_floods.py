@@ -127,11 +127,11 @@ def test_a_meta_router_has_room_for_so_many_replicas(monkeypatch: pytest.MonkeyP
         beat = msgspec.structs.replace(router("r"), bucket=f"b{number}")
         meta.receive(BusMessage(f"kvmesh.rt.b{number}.r", encode(beat)), 0.0)
         if number < MOST - 1:
-            meta.route(BucketRequest(bucket=f"b{number}"), 0.0)
+            meta.table.route(BucketRequest(bucket=f"b{number}"), 0.0)
 
     assert meta.statistics().replicas == MOST
     assert meta.statistics().crowded == FLOOD - MOST + 1
-    assert meta.route(BucketRequest(bucket="b"), 0.0).replica.name == "b/sibling"
+    assert meta.table.route(BucketRequest(bucket="b"), 0.0).replica.name == "b/sibling"
     assert meta.warnings(0.0)
     for quarter in range(40):
         meta.receive(BusMessage("kvmesh.rt.b.sibling", encode(router("sibling"))), quarter / 4)

@@ -244,7 +244,7 @@ class Bucket:
 
     def meta_route(self) -> None:
         try:
-            self.meta.route(BucketRequest(prompt_start="x", prompt_chars=5), self.now)
+            self.meta.table.route(BucketRequest(prompt_start="x", prompt_chars=5), self.now)
         except KvMeshError:
             return
 

@@ -104,7 +104,7 @@ class Dispatch:
         Raises `RequestError` if it names a formula or a weight that there is not.
         """
         if request.cost is not None or request.overlap_score_weight is not None:
-            self.scheduler.check(request)
+            self.scheduler.pricing(request)
         families, forecast = self.scheduler.lengths.forecast(request.hashes)
         if forecast.samples:
             tokens = max(1, round(forecast.tokens))
@@ -215,7 +215,7 @@ class Dispatch:
         """
         tokens = (usage.completion_tokens if usage is not None else 0) or one.output_tokens
         if one.record is None:
-            self.log.refused(now)
+            self.log.totals.refused(now)
         else:
             one.record.output_tokens = one.output_tokens
             one.record.reported = usage

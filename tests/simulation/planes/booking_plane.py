@@ -19,9 +19,9 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.formats import FormatRange, Formats
-from kvmesh.testing.sim.bus import SimBus
-from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
-from kvmesh.testing.sim.faults import SimFaults
+from tests.doubles.sim.bus import SimBus
+from tests.doubles.sim.driver import Birth, Process, ProcessPlan, Simulation
+from tests.doubles.sim.faults import SimFaults
 from tests.simulation.planes.constants import USUAL, Constants
 from tests.simulation.planes.history import BookedHistory
 from tests.simulation.planes.teller import Teller

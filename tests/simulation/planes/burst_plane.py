@@ -12,9 +12,9 @@ from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.members.readers import HEAR_S
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.testing.sim.bus import SimBus
-from kvmesh.testing.sim.driver import Birth, ProcessPlan, Simulation
-from kvmesh.testing.sim.faults import SimFaults
+from tests.doubles.sim.bus import SimBus
+from tests.doubles.sim.driver import Birth, ProcessPlan, Simulation
+from tests.doubles.sim.faults import SimFaults
 from tests.simulation.planes.booking_plane import BLOCK_SIZE, new_scheduler
 from tests.simulation.planes.teller import Teller
 

@@ -30,10 +30,10 @@ from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.worker_info import Trust
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.formats import OWN, Formats
-from kvmesh.testing.sim.bus import SimBus
-from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
-from kvmesh.testing.sim.faults import SimFaults
-from kvmesh.testing.sim.journal import SimJournal
+from tests.doubles.sim.bus import SimBus
+from tests.doubles.sim.driver import Birth, Process, ProcessPlan, Simulation
+from tests.doubles.sim.faults import SimFaults
+from tests.doubles.sim.journal import SimJournal
 from tests.simulation.planes.constants import USUAL, Constants
 from tests.simulation.planes.engine import BLOCK_SIZE, Engine, EngineLink
 from tests.simulation.planes.history import PerfectReader, PublishedHistory

@@ -10,7 +10,7 @@ from kvmesh.core.routing.booking_events import Ended, StateBegins, StateEnds
 from kvmesh.core.routing.peers.records import PlacedRecord, Record, read_records
 from kvmesh.errors import CodecError
 from kvmesh.formats import FormatRange
-from kvmesh.testing.sim.journal import SimJournal
+from tests.doubles.sim.journal import SimJournal
 from tests.simulation.planes.engine import MASK
 
 ALL = FormatRange(1, 9)

@@ -8,7 +8,7 @@ import msgspec
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.ordering import Cursor
-from kvmesh.testing.sim.faults import draw_plan
+from tests.doubles.sim.faults import draw_plan
 from tests.simulation.planes.event_plane import SUBJECTS
 from tests.simulation.planes.snapshot_plane import SnapshotPlane
 

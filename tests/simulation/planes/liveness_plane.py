@@ -23,9 +23,9 @@ from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.worker_info import Trust
 from kvmesh.core.routing.registry import WorkerRegistry
-from kvmesh.testing.sim.bus import SimBus
-from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
-from kvmesh.testing.sim.faults import SimFaults
+from tests.doubles.sim.bus import SimBus
+from tests.doubles.sim.driver import Birth, Process, ProcessPlan, Simulation
+from tests.doubles.sim.faults import SimFaults
 
 SUBJECTS = Subjects("kvmesh", "code")
 FRONT = "front"

@@ -19,9 +19,9 @@ from kvmesh.core.members.outcomes import SERVED, Attempt
 from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.formats import OWN
-from kvmesh.testing.sim.bus import SimBus
-from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
-from kvmesh.testing.sim.faults import SimFaults
+from tests.doubles.sim.bus import SimBus
+from tests.doubles.sim.driver import Birth, Process, ProcessPlan, Simulation
+from tests.doubles.sim.faults import SimFaults
 from tests.simulation.planes.teller import Teller
 
 SUBJECTS = Subjects("kvmesh", "code")

@@ -11,8 +11,8 @@ from kvmesh.actors.members.registry import Registry
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.index.snapshot_manifest import SnapshotGeneration
 from kvmesh.formats import FormatRange, Formats
-from kvmesh.testing.sim.driver import Process
-from kvmesh.testing.sim.faults import SimFaults
+from tests.doubles.sim.driver import Process
+from tests.doubles.sim.faults import SimFaults
 from tests.simulation.planes.snapshot_plane import SnapshotPlane
 
 BOTH = FormatRange(1, 2)

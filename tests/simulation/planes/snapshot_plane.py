@@ -31,9 +31,9 @@ from kvmesh.core.index.snapshot_writing import Position
 from kvmesh.core.journal.lease import HOLDER
 from kvmesh.core.journal.ordering import Cursor
 from kvmesh.errors import CodecError
-from kvmesh.testing.sim.driver import Process
-from kvmesh.testing.sim.faults import SimFaults
-from kvmesh.testing.sim.stores import SimStores
+from tests.doubles.sim.driver import Process
+from tests.doubles.sim.faults import SimFaults
+from tests.doubles.sim.stores import SimStores
 from tests.simulation.planes.constants import USUAL, Constants
 from tests.simulation.planes.event_plane import EventPlane
 from tests.simulation.planes.history import ALL

@@ -9,9 +9,9 @@ import uvloop
 from kvmesh.actors.kernel import Append, Effect, Log, Message, Publish, Send, Wake
 from kvmesh.actors.messages import Appended, BusMessage, Started, Tick
 from kvmesh.runtime.aio import AioDriver
-from kvmesh.testing.memory.bus import MemoryBus
-from kvmesh.testing.memory.journal import MemoryJournal
-from kvmesh.testing.memory.server import MemoryServer
+from tests.doubles.memory.bus import MemoryBus
+from tests.doubles.memory.journal import MemoryJournal
+from tests.doubles.memory.server import MemoryServer
 
 
 class Eventually(Protocol):

@@ -24,9 +24,9 @@ from kvmesh.core.members.worker_info import Trust
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.journal_feed import JournalFeed
-from kvmesh.testing.memory.bus import MemoryBus
-from kvmesh.testing.memory.journal import MemoryJournal
-from kvmesh.testing.memory.server import MemoryServer
+from tests.doubles.memory.bus import MemoryBus
+from tests.doubles.memory.journal import MemoryJournal
+from tests.doubles.memory.server import MemoryServer
 
 W = WorkerId("w")
 SUBJECTS = Subjects("kvmesh", "code")

@@ -23,9 +23,9 @@ from kvmesh.runtime import journal_feed
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.journal_feed import JournalFeed
 from kvmesh.tasks import TASK
-from kvmesh.testing.memory.journal import MemoryJournal
-from kvmesh.testing.memory.server import MemoryServer
 from tests.conftest import Contexts
+from tests.doubles.memory.journal import MemoryJournal
+from tests.doubles.memory.server import MemoryServer
 
 
 class Eventually(Protocol):

@@ -29,11 +29,11 @@ from kvmesh.actors.storage import (
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.storage import StorageCarrier
 from kvmesh.tasks import TASK
-from kvmesh.testing.memory.journal import MemoryJournal
-from kvmesh.testing.memory.kv import MemoryKeyValue
-from kvmesh.testing.memory.objects import MemoryObjects
-from kvmesh.testing.memory.server import MemoryServer
 from tests.conftest import Contexts
+from tests.doubles.memory.journal import MemoryJournal
+from tests.doubles.memory.kv import MemoryKeyValue
+from tests.doubles.memory.objects import MemoryObjects
+from tests.doubles.memory.server import MemoryServer
 
 
 class Eventually(Protocol):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from kvmesh.actors.kernel import Effect, Message
-from kvmesh.testing.sim.driver import Birth, Process, ProcessPlan, Simulation
+from tests.doubles.sim.driver import Birth, Process, ProcessPlan, Simulation
 
 
 class Probe:

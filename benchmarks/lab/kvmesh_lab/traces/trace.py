@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from statistics import median_high
 from typing import Annotated, Final
@@ -260,17 +260,16 @@ def infinite_cache_hit_rate(requests: Sequence[TraceRequest], block_size: int) -
 
 def new_tokens(requests: Sequence[TraceRequest], block_size: int) -> list[int]:
     """Return of each prompt how many tokens such a cache would have to compute. O(blocks)."""
+    return [max(0, one.input_tokens - depth * block_size) for one, depth in known_depths(requests)]
+
+
+def known_depths(requests: Iterable[TraceRequest]) -> Iterator[tuple[TraceRequest, int]]:
+    """Yield each request, and how many of its leading blocks came before. O(blocks)."""
     seen: set[int] = set()
-    found: list[int] = []
     for request in requests:
-        depth = 0
-        for block in request.block_ids:
-            if block not in seen:
-                break
-            depth += 1
-        found.append(max(0, request.input_tokens - depth * block_size))
+        new = (depth for depth, block in enumerate(request.block_ids) if block not in seen)
+        yield request, next(new, len(request.block_ids))
         seen.update(request.block_ids)
-    return found
 
 
 def split_sessions(requests: Sequence[TraceRequest]) -> list[tuple[TraceRequest, ...]]:

@@ -1,78 +1,29 @@
 """The rest of a stream that was cut, from one upstream after another until its end."""
 
-from typing import Protocol
-
 from kvmesh._native import EventStream
 from kvmesh.core.chat.splice import DivergedError
 from kvmesh.core.engines.event_stream import new_event_stream
 from kvmesh.core.engines.sse import Usage
-from kvmesh.transport.http.forward.plan import GROW_TOKENS, ForwardPlan, Target, Wait
+from kvmesh.transport.http.forward.owner import Owner
+from kvmesh.transport.http.forward.plan import GROW_TOKENS, Target, Wait
 from kvmesh.transport.http.forward.resume import Resumption, begin_of
-from kvmesh.transport.http.server.exchange import Exchange
-from kvmesh.transport.http.upstream.messages import (
-    OnChunk,
-    UpstreamFailure,
-    UpstreamSink,
-    bad_answer,
-)
+from kvmesh.transport.http.upstream.messages import OnChunk, UpstreamFailure, bad_answer
 from kvmesh.transport.http.upstream.response_head import ResponseHead
 from kvmesh.transport.http.wire.headers import retry_after_s
 
 _OK = 200
 
 
-class Owner(Protocol):
-    """The forwarding whose stream it is."""
-
-    @property
-    def plan(self) -> ForwardPlan:
-        """Return what decides where it goes on."""
-        ...
-
-    @property
-    def exchange(self) -> Exchange:
-        """Return whose answer it is."""
-        ...
-
-    def send(self, target: Target, sink: UpstreamSink) -> None:
-        """Send what goes on with the stream."""
-        ...
-
-    def cancel(self) -> None:
-        """Give the present upstream up."""
-        ...
-
-    def is_poison(self, failure: UpstreamFailure) -> bool:
-        """Take that an upstream was lost in its answer; return whether this very request ends
-        them.
-        """
-        ...
-
-    def watch(self, stream: EventStream) -> None:
-        """Take the stream that comes now."""
-        ...
-
-    def complete(self, data: bytes) -> None:
-        """Pass the last bytes on: the answer is whole."""
-        ...
-
-    def end_cut(self, failure: UpstreamFailure, worker: str) -> None:
-        """Break off: it does not go on."""
-        ...
-
-    def crash(self, error: Exception) -> None:
-        """End for an error of ours."""
-        ...
-
-
 class ContinuedStream:
-    """The sink of the upstreams that go on with a stream, one after the other."""
+    """The sink of the upstreams that go on with a stream, one after the other; `stream` is what the
+    present one sends.
+    """
 
     def __init__(self, owner: Owner, resumption: Resumption) -> None:
         self.on_chunk: OnChunk | None = None
         self._owner = owner
         self._resumption = resumption
-        self._stream = new_event_stream()
+        self.stream = new_event_stream()
         self._target: Target | None = None
         self._failure: UpstreamFailure | None = None
         self._silent = True
@@ -80,15 +31,14 @@ class ContinuedStream:
     def begin(self, failure: UpstreamFailure) -> None:
         """Go on at the upstream that the plan names; it has agreed."""
         self._failure = failure
-        self._stream = stream = new_event_stream()
-        self._resumption.watch(stream)
-        self._owner.watch(stream)
+        self.stream = new_event_stream()
+        self._resumption.watch(self.stream)
         self._silent = True
         self.proceed()
 
     def adopt(self, stream: EventStream, target: Target) -> None:
         """Pass on what comes now: the upstream that answers goes on with the client's stream."""
-        self._stream, self._target = stream, target
+        self.stream, self._target = stream, target
         self._silent = False
 
     def proceed(self) -> None:
@@ -109,11 +59,11 @@ class ContinuedStream:
     def hand_over(self, failure: UpstreamFailure) -> None:
         """Go on elsewhere, unless that is being done; else it stays."""
         if not self._silent:
-            self._go_on(failure)
+            self._owner.go_on(failure)
 
     def usage(self) -> Usage | None:
         """Return what was reported of all of the answer."""
-        return self._resumption.counted(self._stream.usage)
+        return self._resumption.counted(self.stream.usage)
 
     def on_head(self, head: ResponseHead) -> None:
         """Take the head, which the client has from the first upstream, unless it is no stream's."""
@@ -136,7 +86,7 @@ class ContinuedStream:
 
     def on_body(self, data: bytes) -> None:
         """Pass on what the client has not got."""
-        stream = self._stream
+        stream = self.stream
         events = stream.feed(data)
         if not events:
             return
@@ -145,12 +95,12 @@ class ContinuedStream:
             events = self._pass_error(events)
         if events:
             self._pass(events)
-        if self._stream is stream and stream.tokens >= stream.due:
+        if self.stream is stream and stream.tokens >= stream.due:
             self.on_due()
 
     def on_due(self) -> None:
         """Tell the plan of the tokens so far."""
-        stream = self._stream
+        stream = self.stream
         stream.due = stream.tokens + GROW_TOKENS
         self._owner.plan.on_tokens(stream.tokens)
 
@@ -166,10 +116,10 @@ class ContinuedStream:
 
     def on_end(self, data: bytes = b"") -> None:
         """Pass the end on, if it is one."""
-        stream = self._stream
+        stream = self.stream
         if data:
             self.on_body(data)
-        if self._stream is not stream or self._owner.exchange.ended:
+        if self.stream is not stream or self._owner.exchange.ended:
             return
         rest = stream.flush()
         failure = None
@@ -178,20 +128,20 @@ class ContinuedStream:
         elif not (stream.done or stream.reasoned):
             failure = bad_answer("unfinished", b"", self._origin)
         if failure is not None:
-            if not self._go_on(failure):
+            if not self._owner.go_on(failure):
                 self._owner.end_cut(failure, self._worker)
             return
         self._owner.complete(rest)
 
     def on_failure(self, failure: UpstreamFailure) -> None:
         """Go on at another one, or break off."""
-        if not self._go_on(failure):
+        if not self._owner.go_on(failure):
             self._failure = failure
             self._end()
 
     def crash(self, error: Exception) -> None:
         """End the exchange for an error of ours."""
-        self._owner.crash(error)
+        self._owner.exchange.scope.crash(error)
 
     @property
     def _origin(self) -> str:
@@ -217,27 +167,12 @@ class ContinuedStream:
         """Pass on what came before an engine's error; return what is left to pass: nothing if
         another one goes on.
         """
-        failure = bad_answer("error", self._stream.error, self._origin)
+        failure = bad_answer("error", self.stream.error, self._origin)
         if failure is None:
             return events
-        begin = begin_of(events, self._stream.error)
+        begin = begin_of(events, self.stream.error)
         self._pass(events[:begin])
-        return b"" if self._owner.exchange.ended or self._go_on(failure) else events[begin:]
-
-    def _go_on(self, failure: UpstreamFailure) -> bool:
-        owner = self._owner
-        poison = owner.is_poison(failure)
-        going = self._resumption.cut(
-            owner.exchange, self._stream, failure, owner.plan, poison=poison
-        )
-        if going is None:
-            return False
-        owner.cancel()
-        if isinstance(going, bytes):
-            owner.complete(going)
-        else:
-            self.begin(failure)
-        return True
+        return b"" if self._owner.exchange.ended or self._owner.go_on(failure) else events[begin:]
 
     def _end(self) -> None:
         assert self._failure is not None, "it was cut"

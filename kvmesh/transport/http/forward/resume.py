@@ -149,11 +149,13 @@ class StreamKeep:
 
 
 class Resumption:
-    """One stream, from its request to its end."""
+    """One stream, from its request to its end. `going`: how what its client has goes on, None while
+    all of it comes from one upstream.
+    """
 
     __slots__ = (
-        "_asked", "_body", "_charge", "_doubted", "_form", "_going", "_ids", "_keep", "_key",
-        "_kind", "_opening", "_stream", "continued", "marking", "thick",
+        "_asked", "_body", "_charge", "_doubted", "_form", "_ids", "_keep", "_key",
+        "_kind", "_opening", "_stream", "continued", "going", "marking", "thick",
     )  # fmt: skip
 
     def __init__(
@@ -169,7 +171,7 @@ class Resumption:
         self._doubted = ""
         self._key = b""
         self._opening: bytes | None = None
-        self._going: Continuation | None = None
+        self.going: Continuation | None = None
         self._stream: EventStream | None = None
         self.continued = 0
         self.thick = form.by_ids and len(body) > _THICK_BYTES
@@ -215,19 +217,14 @@ class Resumption:
         """Return how it may go on, by its request alone."""
         return self._form
 
-    @property
-    def goes_on(self) -> bool:
-        """Return whether its client has part of it already."""
-        return self._going is not None
-
     def take_up(self, opening: bytes, going: Continuation) -> None:
         """Go on with a stream that its client has lost."""
         self._opening = opening
-        self._going = going
+        self.going = going
 
     def seen(self) -> Seen | None:
         """Return what has passed until now; None before anything has, and where none is kept."""
-        stream, going = self._stream, self._going
+        stream, going = self._stream, self.going
         if stream is None and going is not None and going.tokens is not None:
             return going.splice.seen(Kept())
         if stream is None or stream.kept is None or self._opening is None:
@@ -240,7 +237,7 @@ class Resumption:
         """Return path and body of the next attempt in place of those that it would have.
         `gives_ids`: its upstream tells token ids.
         """
-        going = self._going
+        going = self.going
         if going is not None and going.body is not None:
             self._asked = origin not in self._keep.refuses
             return going.path, going.body if self._asked else without_ids(going.body)
@@ -282,7 +279,7 @@ class Resumption:
 
     def feed(self, events: bytes) -> bytes:
         """Return what the client gets of another upstream's events. Raises `DivergedError`."""
-        return events if self._going is None else self._going.splice.feed(events)
+        return events if self.going is None else self.going.splice.feed(events)
 
     def cut(
         self,
@@ -316,7 +313,7 @@ class Resumption:
             if cast("Continues", plan).go_on(failure, asked):
                 self._keep.continued += 1
                 self.continued += lost and failure.stage != "before_send"
-                self._going = going
+                self.going = going
                 return asked
         if lost:
             self._keep.lost += 1
@@ -327,15 +324,15 @@ class Resumption:
         """Return what the client has of all upstreams until now."""
         kept = stream.kept
         assert kept is not None, "it was watched"
-        if self._going is not None:
-            return self._going.splice.seen(kept)
+        if self.going is not None:
+            return self.going.splice.seen(kept)
         return Seen(kept, self._opening or b"", cached)
 
     def counted(self, usage: Usage | None) -> Usage | None:
         """Return what was reported last as if one upstream had made all of the answer."""
-        if usage is None or self._going is None or self._going.tokens is None:
+        if usage is None or self.going is None or self.going.tokens is None:
             return usage
-        prompt, past = self._going.splice.past
+        prompt, past = self.going.splice.past
         return msgspec.structs.replace(
             usage,
             prompt_tokens=prompt,
@@ -348,7 +345,7 @@ class Resumption:
         self._keep.used -= self._charge
         self._charge = 0
         self._body = b""
-        self._going = self._stream = None
+        self.going = self._stream = None
 
 
 def begin_of(events: bytes, data: bytes) -> int:

@@ -91,12 +91,12 @@ class DeadlineWheel:
     def __len__(self) -> int:
         return self._count + len(self._resting)
 
-    def add(self, item: Timed) -> None:
-        """Watch `item` until `discard`; the wheel only turns while it has items."""
-        self._next_spoke = (self._next_spoke + 1) % len(self._spokes)
-        self._enter(item, self._next_spoke)
-
-    def _enter(self, item: Timed, spoke: int) -> None:
+    def add(self, item: Timed, spoke: int | None = None) -> None:
+        """Watch `item` until `discard`, at `spoke`, None: at the next; the wheel only turns while
+        it has items.
+        """
+        if spoke is None:
+            spoke = self._next_spoke = (self._next_spoke + 1) % len(self._spokes)
         item.spoke = spoke
         self._spokes[spoke].add(item)
         self._count += 1
@@ -112,7 +112,7 @@ class DeadlineWheel:
         """Watch an item at rest as often as any: call it when its `spoke` is at most `RESTING`,
         before a deadline is set from `now_s`.
         """
-        self._enter(item, RESTING - item.spoke)
+        self.add(item, RESTING - item.spoke)
         self._resting.discard(item)
 
     def _catch_up(self) -> None:

@@ -13,9 +13,9 @@ from kvmesh.core.buckets.homes import HomeOptions, Homes
 from kvmesh.errors import TransportError
 from kvmesh.ports import EventPlane, SharedTable
 from kvmesh.settings.roles import NatsSettings
-from kvmesh.testing.memory.plane import MemoryPlane
-from kvmesh.testing.memory.server import MemoryServer
 from tests.conftest import Eventually
+from tests.doubles.memory.plane import MemoryPlane
+from tests.doubles.memory.server import MemoryServer
 
 pytestmark = pytest.mark.integration
 

@@ -45,11 +45,11 @@ def test_a_replica_that_failed_is_left_out_and_trusted_again_once_it_answers() -
 
     meta.note("a/r0", failed_attempt("reset"), 0.1)
 
-    assert {meta.route(BucketRequest(), 0.2).replica.name for _ in range(4)} == {"a/r1"}
+    assert {meta.table.route(BucketRequest(), 0.2).replica.name for _ in range(4)} == {"a/r1"}
 
     meta.began("a/r0", 0.3)
 
-    assert len({meta.route(BucketRequest(), 0.3).replica.name for _ in range(4)}) == 2
+    assert len({meta.table.route(BucketRequest(), 0.3).replica.name for _ in range(4)}) == 2
 
 
 def test_a_replica_whose_heartbeats_stop_is_gone() -> None:
@@ -67,7 +67,7 @@ def test_a_replica_whose_heartbeats_stop_is_gone() -> None:
     assert [log.level for log in logs(effects)] == ["warning"]
     assert [row.member for row in meta.replicas(4.0)] == ["b/r1"]
     with pytest.raises(NoWorkerError):
-        meta.route(BucketRequest(bucket="a"), 4.0)
+        meta.table.route(BucketRequest(bucket="a"), 4.0)
 
 
 def pass_time(meta: MetaRouter, begin_s: float, end_s: float) -> list[Log]:
@@ -107,7 +107,10 @@ def test_a_replica_that_only_answers_among_others_that_are_heard_is_told_of_once
     assert [(log.fields["member"], log.fields["change"]) for log in found] == [("a/r0", "silent")]
     [warning] = meta.link_health.warnings()
     assert warning.startswith("1 of 2 members")
-    assert {meta.route(BucketRequest(), 10.0).replica.name for _ in range(4)} == {"a/r0", "a/r1"}
+    assert {meta.table.route(BucketRequest(), 10.0).replica.name for _ in range(4)} == {
+        "a/r0",
+        "a/r1",
+    }
 
 
 def test_a_silent_replica_that_refuses_is_gone_and_back_when_it_is_ready() -> None:
@@ -120,11 +123,11 @@ def test_a_silent_replica_that_refuses_is_gone_and_back_when_it_is_ready() -> No
     [log] = logs(list(meta.receive(Answered("a/r0", "down"), 2.5)))
 
     assert log.fields["change"] == "left"
-    assert meta.models() == ()
+    assert meta.table.models() == ()
     [(name, _)] = meta.silent.due(3.5)
     [log] = logs(list(meta.receive(Answered(name, "ok"), 3.6)))
     assert log.fields["change"] == "joined"
-    assert meta.route(BucketRequest(), 3.6).replica.url == "http://r0"
+    assert meta.table.route(BucketRequest(), 3.6).replica.url == "http://r0"
     meta.receive(beat("a", "r0"), 4.0)
     assert meta.link_health.warnings() == ()
 
@@ -146,9 +149,9 @@ def test_a_follower_that_takes_no_requests_is_no_replica(*, picker: bool) -> Non
 
     assert not [*meta.receive(beat("a", "mine", follower=True, picker=picker), 0.0)]
 
-    assert (meta.replicas(0.1), meta.models(), meta.statistics().heartbeats) == ([], (), 1)
+    assert (meta.replicas(0.1), meta.table.models(), meta.statistics().heartbeats) == ([], (), 1)
     with pytest.raises(NoWorkerError):
-        meta.route(BucketRequest(), 0.1)
+        meta.table.route(BucketRequest(), 0.1)
 
 
 def test_a_heartbeat_of_an_older_incarnation_changes_nothing() -> None:
@@ -166,7 +169,7 @@ def test_a_static_replica_needs_no_heartbeat() -> None:
 
     meta.add_static("a", "http://r0", 0.0)
 
-    assert meta.route(BucketRequest(), 1e6).replica.url == "http://r0"
+    assert meta.table.route(BucketRequest(), 1e6).replica.url == "http://r0"
     assert list(meta.receive(Drain(), 0.0)) == []
 
 
@@ -177,18 +180,18 @@ def test_what_may_only_not_be_heard_of_yet_is_no_404() -> None:
     meta.receive(AllReported(), 1.0)
     for strange in (BucketRequest(bucket="b"), BucketRequest(model="other")):
         with pytest.raises(NoWorkerError):
-            meta.route(strange, 1.0)
+            meta.table.route(strange, 1.0)
 
     meta.receive(Tick("check"), 4.0)
     with pytest.raises(NoWorkerError):
-        meta.route(BucketRequest(bucket="b"), 4.0)
+        meta.table.route(BucketRequest(bucket="b"), 4.0)
     meta.receive(beat("a", "r0"), 4.5)
     meta.receive(Tick("check"), 4.5)
 
     for strange in (BucketRequest(bucket="b"), BucketRequest(model="other")):
         with pytest.raises(RequestError):
-            meta.route(strange, 4.5)
-    assert meta.route(BucketRequest(bucket="a"), 4.5).bucket == "a"
+            meta.table.route(strange, 4.5)
+    assert meta.table.route(BucketRequest(bucket="a"), 4.5).bucket == "a"
 
 
 def test_it_is_ready_when_a_static_replica_has_answered() -> None:
@@ -214,8 +217,8 @@ def test_what_a_static_replica_serves_may_be_learned() -> None:
     meta.serves("two/http://b", ("large",))
     meta.serves("nobody", ("none",))
 
-    assert meta.models() == ("large", "small")
-    buckets = {meta.route(BucketRequest(model="small"), 0.0).bucket for _ in range(4)}
+    assert meta.table.models() == ("large", "small")
+    buckets = {meta.table.route(BucketRequest(model="small"), 0.0).bucket for _ in range(4)}
     assert buckets == {"one"}
 
 
@@ -262,13 +265,13 @@ def test_while_it_listens_nobody_gets_a_request_and_then_the_newest_heartbeats_c
 
     assert not meta.ready(0.3)
     with pytest.raises(NoWorkerError):
-        meta.route(BucketRequest(), 0.3)
+        meta.table.route(BucketRequest(), 0.3)
 
     effects = list(meta.receive(AllReported(), 1.0))
 
     assert len(logs(effects)) == 2
     assert meta.ready(1.0)
-    assert {meta.route(BucketRequest(), 1.0).bucket for _ in range(2)} == {"a", "b"}
+    assert {meta.table.route(BucketRequest(), 1.0).bucket for _ in range(2)} == {"a", "b"}
 
 
 def test_only_so_many_replicas_are_kept_while_it_listens() -> None:

@@ -10,9 +10,9 @@ from kvmesh.app.mesh import program_store
 from kvmesh.app.mesh.program_store import ProgramStore
 from kvmesh.core.programs.sharing import ABSENT_S, ProgramSharing
 from kvmesh.errors import TransportError
-from kvmesh.testing.memory.plane import MemoryPlane
-from kvmesh.testing.memory.server import MemoryServer
 from tests.conftest import Eventually
+from tests.doubles.memory.plane import MemoryPlane
+from tests.doubles.memory.server import MemoryServer
 from tests.unit.core.programs.test_sharing import Replica, key_of
 
 

@@ -38,7 +38,7 @@ async def test_usage_and_tokens_of_a_stream_are_learned(room: Room) -> None:
     stream.came(usage + DONE, end=True)
 
     assert grown == 17
-    record = room.context.decisions.latest(1)[0]
+    record = room.context.decisions.records.latest(1)[0]
     assert (record.state, record.status, record.output_tokens) == ("finished", 200, 17)
     assert room.context.routing.tokens.prompt > 0
 
@@ -48,7 +48,7 @@ async def test_usage_of_a_whole_answer_is_learned_in_pieces(room: Room) -> None:
     stream = room.ask().head().body(CHAT).answered(kind="application/json")
     stream.came(answer[:30]).came(answer[30:], end=True)
 
-    assert room.context.decisions.latest(1)[0].state == "finished"
+    assert room.context.decisions.records.latest(1)[0].state == "finished"
     assert stream.sent_back(response=True)[0] == answer
 
 

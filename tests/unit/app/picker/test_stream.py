@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kvmesh.app.picker.exchange import PickExchange
 from kvmesh.app.picker.pick import Pick
-from kvmesh.app.picker.stream import INTERNAL, INVALID_ARGUMENT
+from kvmesh.transport.grpc.session_events import INTERNAL, INVALID_ARGUMENT
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.wire.problem import Problem
 from tests.integration.pick.room import CHAT, DESTINATION, Asking, Room

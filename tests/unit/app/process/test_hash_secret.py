@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.app.ops.up import describe_mesh, plan_mesh
+from kvmesh.app.ops.mesh_plan import plan_mesh
+from kvmesh.app.ops.up import describe_mesh
 from kvmesh.app.process.running_mesh import announced, mesh_secret, own_secret
 from kvmesh.errors import ConfigError
 from kvmesh.settings.roles import UpSettings

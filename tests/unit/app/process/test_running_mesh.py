@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from kvmesh.app.ops.mesh_plan import plan_mesh
 from kvmesh.app.ops.snapshot import find_buckets
-from kvmesh.app.ops.up import describe_mesh, plan_mesh
+from kvmesh.app.ops.up import describe_mesh
 from kvmesh.app.process.running_mesh import (
     DEFAULT_URL,
     RunningMesh,

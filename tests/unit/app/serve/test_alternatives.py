@@ -69,7 +69,7 @@ async def test_those_of_a_compiled_decision_are_the_next_cheapest(
         room.ask().head().body(CHAT.replace(b"hello", b"hello " * size))
     states = room.context.scheduler.workers.plain("", room.context.clock())
     stream = room.ask().head().body(CHAT)
-    decision = room.context.decisions.latest(1)[0].decision
+    decision = room.context.decisions.records.latest(1)[0].decision
     decider = room.context.scheduler.decider
     assert decider is not None
 

@@ -106,7 +106,7 @@ def test_a_request_is_chosen_booked_and_recorded_at_once() -> None:
     assert one.placed is not None
     assert record_of(one).decision.worker == W1
     assert routers.booked() == ["q"]
-    assert record_of(one) is routers.log.find(b"q")
+    assert record_of(one) is routers.log.records.find(b"q")
     assert one.placed is not None
     assert record_of(one).decided_s == 1.0
     assert record_of(one).forecast == NO_FORECAST
@@ -289,7 +289,7 @@ def test_a_held_request_is_given_its_worker_later() -> None:
     one.given = verdict
 
     assert routers.dispatch.decide(one, 4.0) is verdict
-    assert routers.log.latest(1)[0].held_ms == 3000.0
+    assert routers.log.records.latest(1)[0].held_ms == 3000.0
 
 
 def test_a_held_request_is_charged_to_its_tenant_and_settled_at_its_end() -> None:

@@ -254,7 +254,9 @@ def test_a_session_keeps_its_worker_as_long_as_that_may_take_it() -> None:
     assert (kept.record.worker, kept.record.decision.kept) == (home, True)
     assert ask(one, "r3", session="s", labels=frozenset({"none"})) is None
 
-    sessions.options = SessionOptions(affinity="soft", slack_ms=0.0)
+    sessions = Sessions(SessionOptions(affinity="soft", slack_ms=0.0))
+    sessions.bind("s", home, 0.0)
+    dispatch.scheduler.sessions = sessions
     moved = placed_of(ask(one, "r4", session="s"))
     assert not moved.record.decision.kept
 

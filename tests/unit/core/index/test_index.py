@@ -51,7 +51,7 @@ def test_thousands_of_workers_share_one_index() -> None:
 def test_watchers_are_told_what_was_removed_from_the_device_and_of_whom() -> None:
     index = KvIndex()
     reported: list[tuple[WorkerId, bytes]] = []
-    index.watch_removals(lambda worker, hashes: reported.append((worker, hashes)))
+    index.watchers.append(lambda worker, hashes: reported.append((worker, hashes)))
     run = pack_hashes(PROMPT[:4])
     for tier in (0, 1):
         index.store(A, ROOT, run, tier)

@@ -52,13 +52,13 @@ def test_a_request_is_found_by_its_id_with_its_outcome() -> None:
     ring_of(log).first_token(record, 1.25)
     ended(log, record, "finished", 200, Usage(160, 4, 96), 2.0)
 
-    found = log.find(b"a")
+    found = log.records.find(b"a")
 
     assert found is record
     assert found.ttft_ms == pytest.approx(250.0)
     assert (found.state, found.status, found.attempts) == ("finished", 200, 1)
     assert found.reported == Usage(160, 4, 96)
-    assert log.find(b"b") is None
+    assert log.records.find(b"b") is None
 
 
 def test_the_ring_forgets_the_oldest_request() -> None:
@@ -67,9 +67,9 @@ def test_the_ring_forgets_the_oldest_request() -> None:
     for number in range(10):
         enter(log, f"r{number}", decision=decide(whole=number % 2 == 0))
 
-    assert [one.request_id for one in log.latest(99)] == [b"r9", b"r8", b"r7"]
-    assert [one.request_id for one in log.latest(1)] == [b"r9"]
-    assert log.find(b"r6") is None
+    assert [one.request_id for one in log.records.latest(99)] == [b"r9", b"r8", b"r7"]
+    assert [one.request_id for one in log.records.latest(1)] == [b"r9"]
+    assert log.records.find(b"r6") is None
     assert log.statistics().records == 3
     assert log.statistics().decisions == 10
     assert log.statistics().candidates == 3
@@ -140,7 +140,7 @@ def test_seconds_add_up_what_ended_in_them() -> None:
     ended(log, enter(log, "b", 1.0), "finished", 200, None, 3.3)
     ended(log, enter(log, "c", 2.0), "cut", 200, None, 3.4)
     ended(log, enter(log, "d", 2.0), "client_gone", 0, None, 3.5)
-    log.refused(3.6)
+    log.totals.refused(3.6)
 
     assert log.settle()
     first, second, third = log.seconds(0)

@@ -356,7 +356,7 @@ def test_models_of_workers_that_left_do_not_fill_the_memory() -> None:
         registry.eligible(make_request(model="m0"), 0.0)
 
     assert caught.value.unknown_model
-    assert len(registry._away) <= 256
+    assert len(registry._refusals._models) <= 256
 
 
 ERROR = status_attempt(500, 0.25)

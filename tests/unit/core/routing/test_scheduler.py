@@ -231,10 +231,10 @@ def test_an_unknown_cost_or_weight_is_refused() -> None:
         scheduler.schedule(make_request("r1", cost="worst"), 0.0)
     assert (one.value.status, one.value.param) == (400, "x-kvmesh-cost")
     with pytest.raises(RequestError, match=r"lmetric: there is no weight .* it has no weights"):
-        scheduler.check(make_request("r1", cost="lmetric", overlap_score_weight=1.0))
+        scheduler.pricing(make_request("r1", cost="lmetric", overlap_score_weight=1.0))
     with pytest.raises(RequestError, match=r"is 2e.06: use a number from 0 to 1e.06"):
-        scheduler.check(make_request("r1", overlap_score_weight=2e6))
-    scheduler.check(make_request("r1", cost="dynamo", overlap_score_weight=1.0))
+        scheduler.pricing(make_request("r1", overlap_score_weight=2e6))
+    scheduler.pricing(make_request("r1", cost="dynamo", overlap_score_weight=1.0))
 
 
 def test_another_formula_counts_with_its_own_defaults() -> None:

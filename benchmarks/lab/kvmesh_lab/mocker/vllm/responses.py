@@ -126,12 +126,7 @@ class ChatShape:
 
     def end(self, counts: Counts, *, include_usage: bool) -> bytes:
         """Return the usage chunk, whose nulls are left out, and `DONE`."""
-        if not include_usage:
-            return DONE
-        chunk = self._start([])
-        chunk["usage"] = _usage(counts, details=True)
-        chunk["system_fingerprint"] = self._header.fingerprint
-        return _event(chunk) + DONE
+        return _end(self._header, "chat.completion.chunk", counts) if include_usage else DONE
 
     def whole(
         self,
@@ -142,12 +137,8 @@ class ChatShape:
         """Return the chat completion."""
         header = self._header
         return _encode(
-            {
-                "id": header.response_id,
-                "object": "chat.completion",
-                "created": header.created,
-                "model": header.model,
-                "choices": [_chat_choice(part) for part in parts],
+            _chunk_head(header, "chat.completion", [_chat_choice(part) for part in parts])
+            | {
                 "service_tier": None,
                 "system_fingerprint": header.fingerprint,
                 "usage": _whole_usage(counts),
@@ -197,12 +188,7 @@ class CompletionShape:
 
     def end(self, counts: Counts, *, include_usage: bool) -> bytes:
         """Return the usage chunk, whose nulls are left out, and `DONE`."""
-        if not include_usage:
-            return DONE
-        chunk = _chunk_head(self._header, "text_completion", [])
-        chunk["usage"] = _usage(counts, details=True)
-        chunk["system_fingerprint"] = self._header.fingerprint
-        return _event(chunk) + DONE
+        return _end(self._header, "text_completion", counts) if include_usage else DONE
 
     def whole(
         self,
@@ -214,14 +200,8 @@ class CompletionShape:
         header = self._header
         ids: Sequence[Sequence[int] | None] = prompt_ids or [None] * len(parts)
         return _encode(
-            {
-                "id": header.response_id,
-                "object": "text_completion",
-                "created": header.created,
-                "model": header.model,
-                "choices": [
-                    _text_choice(part, prompt) for part, prompt in zip(parts, ids, strict=True)
-                ],
+            _chunk_head(header, "text_completion", list(map(_text_choice, parts, ids)))
+            | {
                 "service_tier": None,
                 "system_fingerprint": header.fingerprint,
                 "usage": _whole_usage(counts),
@@ -244,6 +224,13 @@ def _chunk_head(header: Header, kind: str, choices: list[Json]) -> Json:
         "model": header.model,
         "choices": choices,
     }
+
+
+def _end(header: Header, kind: str, counts: Counts) -> bytes:
+    chunk = _chunk_head(header, kind, [])
+    chunk["usage"] = _usage(counts, details=True)
+    chunk["system_fingerprint"] = header.fingerprint
+    return _event(chunk) + DONE
 
 
 def _usage(counts: Counts, *, details: bool = False) -> Json:

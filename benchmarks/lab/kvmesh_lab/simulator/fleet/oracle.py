@@ -9,7 +9,7 @@ from kvmesh_lab.mocker.model.request import EngineRequest
 from kvmesh_lab.mocker.model.timing import StepLoad
 from kvmesh_lab.simulator.fleet.engine import FleetEngine
 from kvmesh_lab.simulator.fleet.request import FleetRequest
-from kvmesh_lab.traces.trace import TraceRequest
+from kvmesh_lab.traces.trace import TraceRequest, known_depths
 
 
 class Oracle:
@@ -62,15 +62,8 @@ def alone_ttfts_ms(
     No routing answers sooner: nothing waits, decodes beside it or was ever evicted. (Only smaller
     chunks than an idle engine makes could prefill a long prompt sooner, by about 1 %.)
     """
-    seen: set[int] = set()
     found: list[float] = []
-    for request in requests:
-        depth = 0
-        for block in request.block_ids:
-            if block not in seen:
-                break
-            depth += 1
-        seen.update(request.block_ids)
+    for request, depth in known_depths(requests):
         usable = (request.input_tokens - 1) // engine.block_size * engine.block_size
         own = request.input_tokens - min(depth * trace_block_size, usable)
         found.append(idle_ttft_ms(engine, own))

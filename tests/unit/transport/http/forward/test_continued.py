@@ -2,11 +2,11 @@ from typing import Any
 
 import pytest
 
-from kvmesh._native import EventStream, Head
-from kvmesh.core.engines.event_stream import new_event_stream
+from kvmesh._native import Head
 from kvmesh.transport.http.forward.continued import ContinuedStream
 from kvmesh.transport.http.forward.plan import Target, Wait
 from kvmesh.transport.http.forward.resume import Resumption, StreamKeep
+from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.messages import UpstreamFailure, UpstreamSink
 from kvmesh.transport.http.upstream.response_head import ResponseHead
 from tests.unit.transport.http.forward.told_events import (
@@ -64,7 +64,8 @@ class Owner:
         self.completed: bytes | None = None
         self.ended: list[tuple[str, str]] = []
         self.crashes: list[Exception] = []
-        self.watched: EventStream = new_event_stream()
+        self.exchange.scope = Scope(b"q", lambda error, _: self.crashes.append(error))
+        self.continued: ContinuedStream
 
     def begin(self, *targets: Target | Wait | None) -> ContinuedStream:
         self.resumption.sent(None, b"", "http://w1", True)
@@ -72,9 +73,10 @@ class Owner:
         stream = stream_of(FIRST)
         assert self.resumption.cut(self.exchange, stream, RESET, self.plan, poison=False)
         self.plan.targets += targets
-        continued = ContinuedStream(self, self.resumption)
-        continued.begin(RESET)
-        return continued
+        owner: Any = self
+        self.continued = ContinuedStream(owner, self.resumption)
+        self.continued.begin(RESET)
+        return self.continued
 
     def send(self, target: Target, sink: UpstreamSink) -> None:
         assert isinstance(sink, ContinuedStream)
@@ -84,12 +86,17 @@ class Owner:
     def cancel(self) -> None:
         self.cancelled += 1
 
-    def is_poison(self, failure: UpstreamFailure) -> bool:
-        del failure
-        return self.poisonous
-
-    def watch(self, stream: EventStream) -> None:
-        self.watched = stream
+    def go_on(self, failure: UpstreamFailure) -> bool:
+        stream, poison = self.continued.stream, self.poisonous
+        going = self.resumption.cut(self.exchange, stream, failure, self.plan, poison=poison)
+        if going is None:
+            return False
+        self.cancel()
+        if isinstance(going, bytes):
+            self.complete(going)
+        else:
+            self.continued.begin(failure)
+        return True
 
     def complete(self, data: bytes) -> None:
         self.completed = data
@@ -98,9 +105,6 @@ class Owner:
     def end_cut(self, failure: UpstreamFailure, worker: str) -> None:
         self.ended.append((failure.name, worker))
         self.exchange.ended = True
-
-    def crash(self, error: Exception) -> None:
-        self.crashes.append(error)
 
 
 W2, W3 = (Target(f"http://{one}", worker=one, gives_ids=True) for one in ("w2", "w3"))

@@ -241,7 +241,7 @@ def test_a_stream_that_its_client_asks_for_again_is_kept_as_one_under_way() -> N
     resumed = keep.resume(BODY, "chat", GREEDY, seen.opening, going)
 
     assert resumed is not None
-    assert (resumed.goes_on, first.goes_on, keep.resumed, keep.used > 0) == (True, False, 1, True)
+    assert (resumed.going, first.going, keep.resumed, keep.used > 0) == (going, None, 1, True)
     known = resumed.seen()
     assert known is not None
     assert (known.kept.token_ids, known.kept.marks) == (cut.kept.token_ids, cut.kept.marks)

@@ -1,1 +1,0 @@
-"""Test machinery: nothing that serves imports it."""

@@ -1,1 +1,0 @@
-"""Every port in memory, able to fail on purpose."""

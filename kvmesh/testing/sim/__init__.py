@@ -1,1 +1,0 @@
-"""The simulator: actors in virtual time, from a seed, through seeded faults."""
