@@ -19,6 +19,7 @@ from kvmesh.core.cost.targets import Targets
 from kvmesh.core.members.loads import MOST_TOKENS
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.turn import Grant
+from kvmesh.core.programs.waiting import bound_s, expected_wait_s
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.slo.held import HeldRequest, HeldTargets
@@ -110,6 +111,8 @@ class LateBinding:
         governor, turn = self.governor, request.turn
         if governor is None or turn is None or tried:
             return self._ask(request, now, tried=tried)
+        # What a held client is told stays true, whatever the governor's bound is later.
+        turn = msgspec.structs.replace(turn, patience_s=min(turn.patience_s, bound_s(governor)))
         try:
             grant = governor.ask(turn, now, self._scheduler.workers.eligible(request, now))
         except NoWorkerError:
@@ -117,7 +120,7 @@ class LateBinding:
         if grant is None:
             if request.targets is not None:
                 self._scheduler.slo.arrive(request.request_id, request.targets, now)
-            self.governed[request.request_id] = request
+            self.governed[request.request_id] = msgspec.structs.replace(request, turn=turn)
             return None
         return self._ask(_narrowed(request, grant), now)
 
@@ -262,6 +265,24 @@ class LateBinding:
     def holds_turn(self, request_id: str) -> bool:
         """Return whether a request waits for its program's turn."""
         return request_id in self.governed
+
+    def bound_s(self, request_id: str, most_s: float, now: float) -> float:
+        """Have a request that is held from `now` on be refused in `most_s` seconds at the latest;
+        return for how long it waits at most. A turn of a program waits as long as it may, and then
+        goes.
+        """
+        request = self.governed.get(request_id)
+        if request is None:
+            return self._queue.bound(request_id, now + most_s) - now
+        assert request.turn is not None, "the governor holds turns"
+        return request.turn.patience_s
+
+    def expected_wait_s(self, request_id: str, now: float) -> float:
+        """Return how long a held request is expected to wait from now on."""
+        if self.governor is not None and request_id in self.governed:
+            ms_per_token = self._scheduler.speeds.fleet_ms_per_token
+            return expected_wait_s(self.governor, request_id, ms_per_token, now)
+        return self._queue.retry_after_s()
 
     def retry_after_s(self) -> int:
         """Return after how many seconds a new request would probably go at once."""
