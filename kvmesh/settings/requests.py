@@ -30,7 +30,7 @@ everything gets no more load than this. Envoy's default retry budget is the same
 WAIT_FOR_WORKER_S: Final = 10.0
 """A worker that starts anew is back in a few seconds; a client is told of a longer absence."""
 
-COMMENT_S: Final = 15.0
+COMMENT_S: Final = 12.0
 """Half of the least time, 30 s, after which proxies in front cut a silent stream."""
 
 

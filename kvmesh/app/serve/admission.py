@@ -220,7 +220,9 @@ class AdmissionGate:
 
     def _answer_late(self, now: float) -> None:
         binding = self._binding
-        waited = f"no worker was free for {binding.options.max_wait_s:g} s"
+        waited = (
+            f"no worker was free for {binding.options.max_wait_s:g} s, or while its client waits"
+        )
         closing = now >= self._closing_s
         if closing:
             waited = "this router is shutting down; ask another"

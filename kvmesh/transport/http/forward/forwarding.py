@@ -10,6 +10,7 @@ in any other answer: the connection is closed without the last chunk, or short o
 An error of ours is told in the same ways, as 500.
 """
 
+import re
 from math import ceil
 from typing import Final
 
@@ -32,6 +33,7 @@ from kvmesh.transport.http.forward.plan import (
     GROW_TOKENS,
     MOST_REFUSED,
     NO_HOLD,
+    WAIT,
     ForwardOptions,
     ForwardPlan,
     Outcome,
@@ -54,13 +56,27 @@ from kvmesh.transport.http.upstream.messages import bad_answer
 from kvmesh.transport.http.upstream.response_head import HeldAnswer, ResponseHead
 from kvmesh.transport.http.wire.deadlines import NEVER, ForwardClock
 from kvmesh.transport.http.wire.headers import Headers, retry_after_s
-from kvmesh.transport.http.wire.problem import WISHED, WORKERLESS, Problem
+from kvmesh.transport.http.wire.problem import (
+    MESSAGES,
+    WISHED,
+    WORKERLESS,
+    Problem,
+    error_event,
+)
 
 _COMMENTED: Final[Headers] = (
     (b"content-type", b"text/event-stream"),
     (b"x-accel-buffering", b"no"),
 )
-_COMMENT: Final = b": waiting\n\n"
+_PING: Final = b'event: ping\ndata: {"type":"ping"}\n'
+"""What Anthropic's API sends to keep a stream alive: its clients may read no comments."""
+
+_SIGNS: Final = re.compile(rb'(?:(?::[^\n]*|event: ping|data: \{"type":"ping"\})?\n)+')
+"""What a router sends while a stream waits for its first event."""
+
+_HELD_IN_VAIN: Final = (b'"code":"queue_timeout"', 503)
+"""What it tells of a stream that waited in vain, and the status that this has before the head."""
+
 _MAX_ERROR_BYTES: Final = 64 * 1024
 MAX_SCANNED_BYTES: Final = 1 << 20
 _OK: Final = 200
@@ -98,6 +114,7 @@ class Forward:
         "_continued",
         "_counted",
         "_deaths",
+        "_early",
         "_error",
         "_error_body",
         "_exchange",
@@ -115,6 +132,7 @@ class Forward:
         "_target",
         "_unnamed",
         "_usage",
+        "_wait",
         "_whole",
         "on_chunk",
         "scope",
@@ -134,6 +152,8 @@ class Forward:
         self._call: UpstreamCall | None = None
         self._clock: ForwardClock | None = None
         self._head: ResponseHead | None = None
+        self._early: ResponseHead | None = None
+        self._wait: Wait | None = None
         self._error: bytearray | None = None
         self._failure: UpstreamFailure | None = None
         self._held: HeldAnswer | None = None
@@ -295,7 +315,8 @@ class Forward:
             if not head.events or status not in _SUCCESS:
                 self._error = bytearray()
                 return
-            exchange.write(_is_late(added or head.headers))
+            if head is not self._early:
+                exchange.write(_is_late(added or head.headers))
         else:
             lines = head.foreign_lines if added else head.all_lines
             lines = head.lines(ours=not added) if lines is None else lines
@@ -335,6 +356,27 @@ class Forward:
             self._error += data
             if len(self._error) > _MAX_ERROR_BYTES:
                 self._error.clear()
+
+    def _pass_signs(self, data: bytes, stream: EventStream) -> bytes:
+        """Pass on that a router holds the request, and return what else there is: until its first
+        event another router may answer, and where it has held the request in vain.
+        """
+        exchange, head = self._exchange, self._head
+        if stream.errors and _HELD_IN_VAIN[0] in stream.error:
+            origin = self._target.origin
+            text, status = f"{origin}: held it in vain", _HELD_IN_VAIN[1]
+            failure = UpstreamFailure("mid_response", "status", text, origin, status)
+            return b"" if self._try_another(failure) else data
+        if head is None or not _SIGNS.fullmatch(data):
+            return data
+        if not exchange.started:
+            self._early = head
+            self._adopt_id(head)
+            lines = head.all_lines
+            lines = head.lines(ours=True) if lines is None else lines
+            exchange.pass_head(head.status, lines, (), None)
+        exchange.write(data)
+        return b""
 
     def _write(self, data: bytes, stream: EventStream | None) -> None:
         self._exchange.write(data)
@@ -417,7 +459,7 @@ class Forward:
             data = held.take(data)
             return b"" if data and check is not None and self._is_bad(judge_start(data)) else data
         if check is None:
-            return data
+            return self._pass_signs(data, stream) if self._options.blameless else data
         if held is not None:
             return held.take(data) or (held.body() if stream.tokens > SHORT_EVENTS else b"")
         sickness = check.judge_first(data, stream, self._exchange.request.body)
@@ -556,7 +598,8 @@ class Forward:
         if self._error is not None:
             whole = self._error + data
             text = bytes(whole) if 0 < len(whole) <= _MAX_ERROR_BYTES else _FAILED.body()
-            self._exchange.write(b"data: %b\n\n" % b" ".join(text.split()))
+            event = error_event(b" ".join(text.split()), self._exchange.request.path)
+            self._exchange.write(event)
             self._break_off()
         else:
             if data:
@@ -618,6 +661,11 @@ class Forward:
             # One array for all pieces: an answer may come byte by byte.
             kept = self._whole = whole if isinstance(whole, bytearray) else bytearray(whole)
             kept += data
+
+    @property
+    def silent_s(self) -> float:
+        """Return for how long it may wait while its client is shown nothing."""
+        return self._exchange.silent_s
 
     def patience_s(self) -> float:
         """Return for how long its client waits for a byte, by its own headers; infinite: untold."""
@@ -683,19 +731,36 @@ class Forward:
         else:
             self._answer(problem, "failed")
 
-    def comment(self) -> None:
-        """Tell a client that waits for an event stream that it is not forgotten."""
+    def comment(self, *, due: bool) -> bool:
+        """Tell a client that waits for an event stream that it is not forgotten, for how long a
+        held one waits, and at once that it is held; return whether it was told.
+        """
         exchange = self._exchange
+        wait = WAIT if self._wait is None or self._call is not None else self._wait
+        early = wait.told is not None and not exchange.started
+        if not (due or early) or (wait.quiet and not exchange.started):
+            return False
+        words, headers = b"", _COMMENTED
+        if wait.told is not None:
+            expected_s, most_s = map(ceil, wait.told())
+            words = b", at most %d s" % most_s
+            if expected_s < most_s:
+                words = b", about %d s" % expected_s + words
+            headers = (*headers, *wait.headers, (b"x-kvmesh-wait-s", b"%d" % most_s))
         if not exchange.started:
-            exchange.pass_head(200, b"", _COMMENTED, None)
-        exchange.write(_COMMENT)
+            exchange.pass_head(200, b"", headers, None)
+        ping = _PING if exchange.request.path == MESSAGES else b""
+        exchange.write(b": waiting%b\n%b\n" % (words, ping))
+        return True
 
     def _take(self, target: Target | Problem | Wait | None) -> None:
         """Send the request to `target`, or do what the plan says instead."""
         if not isinstance(target, Target):
             if target is None:
                 self._give_up()
-            elif target is not Wait.WAIT:
+            elif isinstance(target, Wait):
+                self._wait = target
+            else:
                 self._answer(target, "refused")
             return
         self.send(target, self)
@@ -819,7 +884,7 @@ class Forward:
         self.scope.kind = kind
         exchange = self._exchange
         if exchange.started:
-            exchange.write(problem.event(exchange.request_id.decode("latin-1")))
+            exchange.write(self._event(problem))
             self._break_off()
         else:
             exchange.fail(problem)
@@ -840,9 +905,13 @@ class Forward:
         elif stream.errors:
             self._break_off()  # the client has one
         else:
-            event = problem.event(exchange.request_id.decode("latin-1"))
+            event = self._event(problem)
             exchange.write(b"\n\n" + event if stream.torn else event)
             self._break_off()
+
+    def _event(self, problem: Problem) -> bytes:
+        exchange = self._exchange
+        return problem.event(exchange.request_id.decode("latin-1"), exchange.request.path)
 
     def _report_crash(self, problem: Problem) -> None:
         if self._answering:
