@@ -31,7 +31,9 @@ WAIT_FOR_WORKER_S: Final = 10.0
 """A worker that starts anew is back in a few seconds; a client is told of a longer absence."""
 
 COMMENT_S: Final = 12.0
-"""Half of the least time, 30 s, after which proxies in front cut a silent stream."""
+"""Less than half of the 30 s after which proxies in front cut a silent stream, and more than
+`WAIT_FOR_WORKER_S`: until then a request that no worker can take may be answered 503.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +153,8 @@ class StreamSettings:
     x-kvmesh-timeout-s."""
     sse_comment_s: Annotated[float, Fixed] = COMMENT_S
     """A client that asked for a stream gets 200 and a comment after so many seconds without an
-    answer, and again; errors then come as an event. 0 is off."""
+    answer, and again; at once if it is held, and each third of the time that it says it waits for a
+    byte. Errors then come as an event. 0 is off."""
 
 
 @dataclass(frozen=True, kw_only=True)

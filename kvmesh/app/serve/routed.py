@@ -116,7 +116,7 @@ class RoutedRequest:
         context, forwarding = self._context, self.forwarding
         binding, now = context.routing.binding, context.clock()
         request_id = request.request_id
-        self._governed = binding.holds_turn(request_id)
+        self._governed = request_id in binding.governed
         shown = request.streams and forwarding.silent_s == inf
         most_s = inf if shown else REFUSED_SHARE * forwarding.patience_s()
         until_s = now + binding.bound_s(request_id, most_s, now)

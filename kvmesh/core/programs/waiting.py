@@ -18,12 +18,10 @@ def bound_s(governor: Governor) -> float:
 
 
 def expected_wait_s(governor: Governor, request_id: str, ms_per_token: float, now: float) -> float:
-    """Return how long a held turn is expected to wait from now on, 0 of one that is not held: each
-    engine computes one context after the other anew, a token in `ms_per_token`. O(held turns).
+    """Return how long a held turn is expected to wait from now on: each engine computes one context
+    after the other anew, a token in `ms_per_token`. O(held turns). Raises `KeyError` for another.
     """
-    turn = governor.waiting.get(request_id)
-    if turn is None:
-        return 0.0
+    turn = governor.waiting[request_id]
     before = sum(1 for _ in takewhile(request_id.__ne__, governor.waiting))
     engines = max(1, len(governor.workers(now)))
     return (before + 1) * turn.prompt_tokens * ms_per_token / 1000.0 / engines

@@ -120,7 +120,7 @@ class LateBinding:
         if grant is None:
             if request.targets is not None:
                 self._scheduler.slo.arrive(request.request_id, request.targets, now)
-            self.governed[request.request_id] = msgspec.structs.replace(request, turn=turn)
+            self.governed[request.request_id] = request
             return None
         return self._ask(_narrowed(request, grant), now)
 
@@ -262,27 +262,21 @@ class LateBinding:
         self._turns.leave(request_id)
         return self._queue.cancel(request_id)
 
-    def holds_turn(self, request_id: str) -> bool:
-        """Return whether a request waits for its program's turn."""
-        return request_id in self.governed
-
     def bound_s(self, request_id: str, most_s: float, now: float) -> float:
-        """Have a request that is held from `now` on be refused in `most_s` seconds at the latest;
-        return for how long it waits at most. A turn of a program waits as long as it may, and then
-        goes.
+        """Have a request that is queued be refused in `most_s` seconds at the latest; return for
+        how long a held one waits at most. A turn of a program waits as long as it may, then goes.
         """
-        request = self.governed.get(request_id)
-        if request is None:
+        governor = self.governor
+        if governor is None or request_id not in governor.waiting:
             return self._queue.bound(request_id, now + most_s) - now
-        assert request.turn is not None, "the governor holds turns"
-        return request.turn.patience_s
+        return governor.waiting[request_id].patience_s
 
     def expected_wait_s(self, request_id: str, now: float) -> float:
         """Return how long a held request is expected to wait from now on."""
-        if self.governor is not None and request_id in self.governed:
-            ms_per_token = self._scheduler.speeds.fleet_ms_per_token
-            return expected_wait_s(self.governor, request_id, ms_per_token, now)
-        return self._queue.retry_after_s()
+        governor, ms_per_token = self.governor, self._scheduler.speeds.fleet_ms_per_token
+        if governor is None or request_id not in governor.waiting:
+            return self._queue.retry_after_s()
+        return expected_wait_s(governor, request_id, ms_per_token, now)
 
     def retry_after_s(self) -> int:
         """Return after how many seconds a new request would probably go at once."""

@@ -10,7 +10,6 @@ in any other answer: the connection is closed without the last chunk, or short o
 An error of ours is told in the same ways, as 500.
 """
 
-import re
 from math import ceil
 from typing import Final
 
@@ -41,6 +40,13 @@ from kvmesh.transport.http.forward.plan import (
     Wait,
 )
 from kvmesh.transport.http.forward.resume import Resumption, begin_of
+from kvmesh.transport.http.forward.signs import (
+    HELD_IN_VAIN,
+    early_head,
+    is_sign_of_life,
+    late_headers,
+    sign_of_life,
+)
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import forwarded_block, patience_s
 from kvmesh.transport.http.server.scope import End
@@ -55,31 +61,18 @@ from kvmesh.transport.http.upstream.client import (
 from kvmesh.transport.http.upstream.messages import bad_answer
 from kvmesh.transport.http.upstream.response_head import HeldAnswer, ResponseHead
 from kvmesh.transport.http.wire.deadlines import NEVER, ForwardClock
-from kvmesh.transport.http.wire.headers import Headers, retry_after_s
+from kvmesh.transport.http.wire.headers import retry_after_s
 from kvmesh.transport.http.wire.problem import (
-    MESSAGES,
     WISHED,
     WORKERLESS,
     Problem,
     error_event,
 )
 
-_COMMENTED: Final[Headers] = (
-    (b"content-type", b"text/event-stream"),
-    (b"x-accel-buffering", b"no"),
-)
-_PING: Final = b'event: ping\ndata: {"type":"ping"}\n'
-"""What Anthropic's API sends to keep a stream alive: its clients may read no comments."""
-
-_SIGNS: Final = re.compile(rb'(?:(?::[^\n]*|event: ping|data: \{"type":"ping"\})?\n)+')
-"""What a router sends while a stream waits for its first event."""
-
-_HELD_IN_VAIN: Final = (b'"code":"queue_timeout"', 503)
-"""What it tells of a stream that waited in vain, and the status that this has before the head."""
-
 _MAX_ERROR_BYTES: Final = 64 * 1024
 MAX_SCANNED_BYTES: Final = 1 << 20
 _OK: Final = 200
+_UNAVAILABLE: Final = 503
 _SUCCESS: Final = range(200, 300)
 _REDIRECTS: Final = frozenset({300, 301, 302, 303, 305, 307, 308})
 _ANSWERED: Final = frozenset({"status", "bad_answer", "no_worker"})
@@ -316,7 +309,7 @@ class Forward:
                 self._error = bytearray()
                 return
             if head is not self._early:
-                exchange.write(_is_late(added or head.headers))
+                exchange.write(late_headers(added or head.headers))
         else:
             lines = head.foreign_lines if added else head.all_lines
             lines = head.lines(ours=not added) if lines is None else lines
@@ -362,12 +355,12 @@ class Forward:
         event another router may answer, and where it has held the request in vain.
         """
         exchange, head = self._exchange, self._head
-        if stream.errors and _HELD_IN_VAIN[0] in stream.error:
+        if stream.errors and HELD_IN_VAIN in stream.error:
             origin = self._target.origin
-            text, status = f"{origin}: held it in vain", _HELD_IN_VAIN[1]
-            failure = UpstreamFailure("mid_response", "status", text, origin, status)
+            text = f"{origin}: held the request in vain"
+            failure = UpstreamFailure("mid_response", "status", text, origin, _UNAVAILABLE)
             return b"" if self._try_another(failure) else data
-        if head is None or not _SIGNS.fullmatch(data):
+        if head is None or not is_sign_of_life(data):
             return data
         if not exchange.started:
             self._early = head
@@ -740,17 +733,9 @@ class Forward:
         early = wait.told is not None and not exchange.started
         if not (due or early) or (wait.quiet and not exchange.started):
             return False
-        words, headers = b"", _COMMENTED
-        if wait.told is not None:
-            expected_s, most_s = map(ceil, wait.told())
-            words = b", at most %d s" % most_s
-            if expected_s < most_s:
-                words = b", about %d s" % expected_s + words
-            headers = (*headers, *wait.headers, (b"x-kvmesh-wait-s", b"%d" % most_s))
         if not exchange.started:
-            exchange.pass_head(200, b"", headers, None)
-        ping = _PING if exchange.request.path == MESSAGES else b""
-        exchange.write(b": waiting%b\n%b\n" % (words, ping))
+            exchange.pass_head(_OK, b"", early_head(wait), None)
+        exchange.write(sign_of_life(wait, exchange.request.path))
         return True
 
     def _take(self, target: Target | Problem | Wait | None) -> None:
@@ -960,9 +945,3 @@ class Forward:
                 self._continued = None  # another
                 if self._resumption is not None:
                     self._resumption.over()
-
-
-def _is_late(headers: Headers) -> bytes:
-    """Return those of our own headers as comments of an event stream whose head is gone already."""
-    own = [b": %b: %b\n" % one for one in headers if one[0].startswith(b"x-kvmesh-")]
-    return b"".join((*own, b"\n")) if own else b""

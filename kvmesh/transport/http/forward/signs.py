@@ -1,0 +1,50 @@
+"""What the client of an event stream is told before its first event."""
+
+import re
+from math import ceil
+from typing import Final
+
+from kvmesh.transport.http.forward.plan import Wait
+from kvmesh.transport.http.wire.headers import Headers
+from kvmesh.transport.http.wire.problem import MESSAGES
+
+_HEAD: Final[Headers] = (
+    (b"content-type", b"text/event-stream"),
+    (b"x-accel-buffering", b"no"),
+)
+_PING: Final = b'event: ping\ndata: {"type":"ping"}\n'
+"""What Anthropic's API sends to keep a stream alive: its clients may read no comments."""
+
+_SIGNS: Final = re.compile(rb'(?:(?::[^\n]*|event: ping|data: \{"type":"ping"\})?\n)+')
+HELD_IN_VAIN: Final = b'"code":"queue_timeout"'
+"""What the error has of a stream that a router held; before a head it is a 503."""
+
+
+def early_head(wait: Wait) -> Headers:
+    """Return the head of a stream before anything is decided, with all that is known."""
+    if wait.told is None:
+        return _HEAD
+    _, most_s = wait.told()
+    return (*_HEAD, *wait.headers, (b"x-kvmesh-wait-s", b"%d" % ceil(most_s)))
+
+
+def sign_of_life(wait: Wait, path: str) -> bytes:
+    """Return what tells that a stream waits, and how long: as clients of `path` read it."""
+    words = b""
+    if wait.told is not None:
+        expected_s, most_s = map(ceil, wait.told())
+        words = b", at most %d s" % most_s
+        if expected_s < most_s:
+            words = b", about %d s" % expected_s + words
+    return b": waiting%b\n%b\n" % (words, _PING if path == MESSAGES else b"")
+
+
+def is_sign_of_life(data: bytes) -> bool:
+    """Return whether a piece of a router's answer holds nothing but signs of life, and comments."""
+    return _SIGNS.fullmatch(data) is not None
+
+
+def late_headers(headers: Headers) -> bytes:
+    """Return those of our own headers as comments of an event stream whose head is gone already."""
+    own = [b": %b: %b\n" % one for one in headers if one[0].startswith(b"x-kvmesh-")]
+    return b"".join((*own, b"\n")) if own else b""
