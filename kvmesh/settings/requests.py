@@ -112,11 +112,10 @@ class ProgramSettings:
     program_turns: ProgramTurns | Literal["touch"] = "on"
     """on: while the contexts of agents' sessions do not fit the caches, and computing them again
     costs more than waiting, those that fit take turns and keep their caches; the others' requests
-    wait here, for 120 s at most, for 30 s if their answers are not streamed: nothing shows their
-    clients that they are held. touch: as on, and a context that would be evicted before those of
-    agents that have ended is sent to its engine again, for one token, which makes it the newest.
-    observe: follow programs, hold nothing. off: nothing is kept of
-    them."""
+    wait here, for 120 s at most; what is not streamed for half of the time that its client says it
+    waits, or 30 s. touch: as on, and a context that would be evicted before those of agents that
+    have ended is sent to its engine again, for one token, which makes it the newest. observe:
+    follow programs, hold nothing. off: nothing is kept of them."""
     program_wait_s: Annotated[float, Fixed] = PROGRAM_WAIT_S
     """Seconds a request waits for its program's turn at most; then it goes, whatever it evicts.
     PUT /admin/admission changes it."""
