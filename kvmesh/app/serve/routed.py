@@ -118,7 +118,7 @@ class RoutedRequest:
         request_id = request.request_id
         self._governed = request_id in binding.governed
         shown = request.streams and forwarding.silent_s == inf
-        most_s = inf if shown else REFUSED_SHARE * forwarding.patience_s()
+        most_s = inf if shown else REFUSED_SHARE * self._left_s(now)
         until_s = now + binding.bound_s(request_id, most_s, now)
         context.gate.wait(request_id, forwarding.scope, self._on_turn)
         return Wait(partial(self._told, until_s), context.fixed_headers)
