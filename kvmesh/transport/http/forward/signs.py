@@ -12,6 +12,7 @@ _HEAD: Final[Headers] = (
     (b"content-type", b"text/event-stream"),
     (b"x-accel-buffering", b"no"),
 )
+_WAIT_S: Final = b"x-kvmesh-wait-s"
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n'
 """What Anthropic's API sends to keep a stream alive: its clients may read no comments."""
 
@@ -25,7 +26,7 @@ def early_head(wait: Wait) -> Headers:
     if wait.told is None:
         return _HEAD
     _, most_s = wait.told()
-    return (*_HEAD, *wait.headers, (b"x-kvmesh-wait-s", b"%d" % ceil(most_s)))
+    return (*_HEAD, *wait.headers, (_WAIT_S, b"%d" % ceil(most_s)))
 
 
 def sign_of_life(wait: Wait, path: str) -> bytes:
@@ -45,6 +46,12 @@ def is_sign_of_life(data: bytes) -> bool:
 
 
 def late_headers(headers: Headers) -> bytes:
-    """Return those of our own headers as comments of an event stream whose head is gone already."""
-    own = [b": %b: %b\n" % one for one in headers if one[0].startswith(b"x-kvmesh-")]
+    """Return those of our own headers as comments of an event stream whose head is gone already;
+    not for how long it waits, which is over.
+    """
+    own = [
+        b": %b: %b\n" % one
+        for one in headers
+        if one[0].startswith(b"x-kvmesh-") and one[0] != _WAIT_S
+    ]
     return b"".join((*own, b"\n")) if own else b""

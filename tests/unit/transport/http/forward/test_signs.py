@@ -50,4 +50,4 @@ def test_signs_of_life_are_told_from_events(path: str) -> None:
     assert not is_sign_of_life(signs + b'data: {"a":1}\n\n')
     assert not is_sign_of_life(b"event: pong\n\n")
     assert not is_sign_of_life(b": cut")
-    assert late_headers(((b"a", b"b"),)) == b""
+    assert late_headers(((b"a", b"b"), (b"x-kvmesh-wait-s", b"5"))) == b""
