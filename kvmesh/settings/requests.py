@@ -1,6 +1,7 @@
 """Settings of how a router treats single requests: whether and how they wait, and for how long."""
 
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -13,9 +14,6 @@ TENANT_PART: Final = 4
 
 QUANTUM_TOKENS: Final = 4096
 """About one prompt: turns change often, and a longer prompt waits for few of them."""
-
-PROGRAM_WAIT_S: Final = 120.0
-"""Clients of agents give up after minutes: of a usual 300 s the larger part is left to answer."""
 
 DECISIONS_KEPT: Final = 4096
 """About 1 KB each."""
@@ -112,15 +110,14 @@ class ProgramSettings:
     program_turns: ProgramTurns | Literal["touch"] = "on"
     """on: while the contexts of agents' sessions do not fit the caches, and computing them again
     costs more than waiting, those that fit take turns and keep their caches; the others' requests
-    wait here, for 120 s at most; what is not streamed for half of the time that its client says it
-    waits, or 30 s. touch: as on, and a context that would be evicted before those of agents that
-    have ended is sent to its engine again, for one token, which makes it the newest. observe:
-    follow programs, hold nothing. off: nothing is kept of them."""
-    program_wait_s: Annotated[float, Fixed] = PROGRAM_WAIT_S
-    """Seconds a request waits for its program's turn at most; then it goes, whatever it evicts.
-    PUT /admin/admission changes it."""
-    program_fill: Annotated[float, Fixed] = 1.0
-    """Share of an engine's cache that the contexts of programs with a turn may fill."""
+    wait here, the longest for as long as engines need to let them in one by one; what is not
+    streamed for half of the time that its client says it waits, or 30 s. touch: as on, and a
+    context that would be evicted before those of agents that have ended is sent to its engine
+    again, for one token, which makes it the newest. observe: follow programs, hold nothing. off:
+    nothing is kept of them."""
+    program_wait_s: Annotated[float, Fixed] = inf
+    """Seconds a request waits for its program's turn at most, below what follows from what engines
+    can do."""
     re_touch: Annotated[Literal["on", "off"], Fixed] = "off"
     """What --program-turns touch adds to on."""
 

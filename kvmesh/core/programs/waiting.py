@@ -1,4 +1,4 @@
-"""How long a turn that is held waits: expected, and at most."""
+"""How long a turn that is held is expected to wait, and how long its client may be kept waiting."""
 
 from itertools import takewhile
 from typing import Final
@@ -10,11 +10,6 @@ HELD_SHARE: Final = 0.5
 """Whoever announces for how long it waits is held for this share of it at most: the rest, or what
 its answer is expected to take if that is more, is left for the answer.
 """
-
-
-def bound_s(governor: Governor) -> float:
-    """Return for how long a turn that is held now waits at most, by the governor's own rule."""
-    return governor.options.max_wait_s
 
 
 def expected_wait_s(governor: Governor, request_id: str, ms_per_token: float, now: float) -> float:

@@ -19,7 +19,7 @@ from kvmesh.core.cost.targets import Targets
 from kvmesh.core.members.loads import MOST_TOKENS
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.turn import Grant
-from kvmesh.core.programs.waiting import bound_s, expected_wait_s
+from kvmesh.core.programs.waiting import expected_wait_s
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.slo.held import HeldRequest, HeldTargets
@@ -111,8 +111,6 @@ class LateBinding:
         governor, turn = self.governor, request.turn
         if governor is None or turn is None or tried:
             return self._ask(request, now, tried=tried)
-        # What a held client is told stays true, whatever the governor's bound is later.
-        turn = msgspec.structs.replace(turn, patience_s=min(turn.patience_s, bound_s(governor)))
         try:
             grant = governor.ask(turn, now, self._scheduler.workers.eligible(request, now))
         except NoWorkerError:
@@ -269,7 +267,7 @@ class LateBinding:
         governor = self.governor
         if governor is None or request_id not in governor.waiting:
             return self._queue.bound(request_id, now + most_s) - now
-        return governor.waiting[request_id].patience_s
+        return governor.most_s(request_id)
 
     def expected_wait_s(self, request_id: str, now: float) -> float:
         """Return how long a held request is expected to wait from now on."""

@@ -15,7 +15,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from kvmesh.settings.requests import ProgramSettings
-from tests.integration.programs.test_turns import BLOCKS, LONG_TURN, NAME, turn, until
+from tests.integration.programs.test_turns import BLOCKS, LONG_TURN, NAME, said_to_hold, turn, until
 from tests.integration.support.live_router import (
     client_of,
     engine,
@@ -34,11 +34,12 @@ TOLD = re.compile(rb": waiting(?:, about (\d+) s)?, at most (\d+) s\n")
 
 @contextlib.asynccontextmanager
 async def one_engine(**programs: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """Serve a router over an engine that has room for two contexts; programs may fill less."""
+    """Serve a router over an engine that has room for two contexts, and says that it has less."""
     slow = msgspec.structs.replace(mocker_options(16, BLOCKS), timing_profile=LONG_TURN)
-    settings = ProgramSettings(program_fill=0.6, **programs)
+    settings = ProgramSettings(**programs)
     async with engine(slow) as mocker, client_of(router([mocker.url], program=settings)) as client:
-        yield client
+        with said_to_hold(0.6):
+            yield client
 
 
 def asked(agent: str, **more: Any) -> dict[str, Any]:
