@@ -21,7 +21,7 @@ from kvmesh.app.prompts.tokenizer import load_tokenizer
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.transport.http.fetch import fetch_ok
 from kvmesh.transport.http.forward.forwarding import Forward
-from kvmesh.transport.http.forward.plan import Outcome, Target, Wait
+from kvmesh.transport.http.forward.plan import WAIT, Outcome, Target, Wait
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamPool
@@ -53,7 +53,7 @@ class Selected:
     def next_target(self) -> Target | Problem | Wait | None:
         if self._choosing is None:
             self._choosing = asyncio.create_task(self._choose())
-            return Wait.WAIT
+            return WAIT
         target, self._target = self._target, None
         return target
 

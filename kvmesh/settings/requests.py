@@ -1,6 +1,7 @@
 """Settings of how a router treats single requests: whether and how they wait, and for how long."""
 
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -13,9 +14,6 @@ TENANT_PART: Final = 4
 
 QUANTUM_TOKENS: Final = 4096
 """About one prompt: turns change often, and a longer prompt waits for few of them."""
-
-PROGRAM_WAIT_S: Final = 120.0
-"""Clients of agents give up after minutes: of a usual 300 s the larger part is left to answer."""
 
 DECISIONS_KEPT: Final = 4096
 """About 1 KB each."""
@@ -30,8 +28,10 @@ everything gets no more load than this. Envoy's default retry budget is the same
 WAIT_FOR_WORKER_S: Final = 10.0
 """A worker that starts anew is back in a few seconds; a client is told of a longer absence."""
 
-COMMENT_S: Final = 15.0
-"""Half of the least time, 30 s, after which proxies in front cut a silent stream."""
+COMMENT_S: Final = 12.0
+"""Less than half of the 30 s after which proxies in front cut a silent stream, and more than
+`WAIT_FOR_WORKER_S`: until then a request that no worker can take may be answered 503.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,16 +110,14 @@ class ProgramSettings:
     program_turns: ProgramTurns | Literal["touch"] = "on"
     """on: while the contexts of agents' sessions do not fit the caches, and computing them again
     costs more than waiting, those that fit take turns and keep their caches; the others' requests
-    wait here, for 120 s at most, for 30 s if their answers are not streamed: nothing shows their
-    clients that they are held. touch: as on, and a context that would be evicted before those of
-    agents that have ended is sent to its engine again, for one token, which makes it the newest.
-    observe: follow programs, hold nothing. off: nothing is kept of
-    them."""
-    program_wait_s: Annotated[float, Fixed] = PROGRAM_WAIT_S
-    """Seconds a request waits for its program's turn at most; then it goes, whatever it evicts.
-    PUT /admin/admission changes it."""
-    program_fill: Annotated[float, Fixed] = 1.0
-    """Share of an engine's cache that the contexts of programs with a turn may fill."""
+    wait here, the longest for as long as engines need to let them in one by one; what is not
+    streamed for half of the time that its client says it waits, or 30 s. touch: as on, and a
+    context that would be evicted before those of agents that have ended is sent to its engine
+    again, for one token, which makes it the newest. observe: follow programs, hold nothing. off:
+    nothing is kept of them."""
+    program_wait_s: Annotated[float, Fixed] = inf
+    """Seconds a request waits for its program's turn at most, below what follows from what engines
+    can do."""
     re_touch: Annotated[Literal["on", "off"], Fixed] = "off"
     """What --program-turns touch adds to on."""
 
@@ -151,7 +149,8 @@ class StreamSettings:
     x-kvmesh-timeout-s."""
     sse_comment_s: Annotated[float, Fixed] = COMMENT_S
     """A client that asked for a stream gets 200 and a comment after so many seconds without an
-    answer, and again; errors then come as an event. 0 is off."""
+    answer, and again; at once if it is held, and each third of the time that it says it waits for a
+    byte. Errors then come as an event. 0 is off."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from kvmesh.core.buckets.rules import BucketRequest
 from kvmesh.core.members.outcomes import SUCCESS, UNKNOWN, failed_attempt
 from kvmesh.errors import KvMeshError, NoWorkerError
 from kvmesh.observe import get_logger
-from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
+from kvmesh.transport.http.forward.plan import QUIET, Forwarding, Outcome, Target, Wait
 from kvmesh.transport.http.forward.resume import Going
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
@@ -74,7 +74,7 @@ class BucketPlan:
             if (failure is None or failure.lost) and self._meta.awaits_replicas():
                 scope, client_s = self.forwarding.scope, self.forwarding.patience_s()
                 if patience.hold(scope, self._go_on, client_s):
-                    return Wait.WAIT
+                    return QUIET
             named = tried and failure is not None and failure.kind != "no_worker"
             return None if named else Problem.from_error(error)
         except KvMeshError as error:

@@ -141,6 +141,11 @@ class Pick:
             problem = Problem(504, failure.describe(_CHOSEN), kind, retry_after_s=wait_s)
             self._exchange.take_back(problem)
 
+    @property
+    def silent_s(self) -> float:
+        """Return for how long it may wait: a gateway shows its client nothing."""
+        return self._exchange.silent_s
+
     def patience_s(self) -> float:
         """Return for how long its client waits for a byte, by its own headers; infinite: untold."""
         return patience_s(self._exchange.request)
@@ -252,8 +257,10 @@ class Pick:
         problem = Problem(504, f"not done in {self._options.deadline_s:g} s", "deadline")
         self._refuse(problem, "failed")
 
-    def comment(self) -> None:
-        """Do nothing: no response can be begun here."""
+    def comment(self, *, due: bool) -> bool:
+        """Return False: no response can be begun here."""
+        del due
+        return False
 
     def crash(self, error: Exception) -> None:
         """End the request for an error of ours."""
@@ -273,7 +280,7 @@ class Pick:
                 self._send(target, endpoint)
         elif target is None:
             self._refuse(self._verdict(), "failed")
-        elif target is not Wait.WAIT:
+        elif not isinstance(target, Wait):
             self._refuse(target, "refused")
 
     async def _resolve(self, target: Target) -> None:

@@ -1,7 +1,7 @@
 """Parts of a request that is read: where it may go, whose turn it is, and until when."""
 
 from math import inf
-from typing import Final, cast
+from typing import cast
 
 import msgspec
 
@@ -14,11 +14,6 @@ from kvmesh.core.members.answer_check import Form
 from kvmesh.core.programs.turn import Turn
 from kvmesh.transport.http.forward.plan import ForwardOptions
 from kvmesh.transport.http.openai import ENDPOINTS
-
-_HELD_SHARE: Final = 0.5
-"""A request is held for this share of the time that its client waits at most; the rest is left for
-its answer.
-"""
 
 
 def within(
@@ -58,7 +53,6 @@ def turn_of(names: TurnNames, request_id: str, prompt_tokens: int, wishes: Reque
     """Return the turn of a request. Of its answer only what its client expects counts: what it
     allows at most is no estimate.
     """
-    timeout_s = wishes.timeout_s
     return Turn(
         request_id=request_id,
         agent=names.agent,
@@ -69,5 +63,4 @@ def turn_of(names: TurnNames, request_id: str, prompt_tokens: int, wishes: Reque
         prompt_tokens=prompt_tokens,
         expected_output_tokens=wishes.output_tokens or 0,
         final=names.final,
-        patience_s=inf if timeout_s is None else timeout_s * _HELD_SHARE,
     )

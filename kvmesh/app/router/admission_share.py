@@ -25,7 +25,7 @@ AHEAD_S: Final = 86_400.0
 """A change made later than that is a clock's mistake, or a lie that would keep out all others."""
 
 
-YOUNGER: Final = frozenset({"program_turns", "program_wait_s"})
+YOUNGER: Final = frozenset({"program_turns"})
 """Bounds that older siblings do not know: they refuse all the others with them."""
 
 

@@ -48,7 +48,6 @@ def governor_options(settings: ProgramSettings) -> GovernorOptions:
     return GovernorOptions(
         turns=settings.program_turns == "on",
         max_wait_s=settings.program_wait_s,
-        fill=settings.program_fill,
     )
 
 

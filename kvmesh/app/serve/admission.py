@@ -48,7 +48,6 @@ class AdmissionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     busy_prefill_tokens: Count
     queue_fairness: QueueFairness = "tokens"
     program_turns: ProgramTurns = "on"
-    program_wait_s: Seconds = 120.0
 
     def wrong(self) -> str:
         """Return what cannot be; "" when all can."""
@@ -57,9 +56,8 @@ class AdmissionLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             value, bound = getattr(self, name), least.get(name, 0)
             if isinstance(value, int | float) and not bound <= value < float("inf"):
                 return f"{name} is {value}: use a number >= {bound}"
-        for name in ("max_wait_s", "program_wait_s"):
-            if getattr(self, name) <= 0.0:
-                return f"{name} is 0: use a number > 0"
+        if self.max_wait_s <= 0.0:
+            return "max_wait_s is 0: use a number > 0"
         return ""
 
 
@@ -145,10 +143,7 @@ class AdmissionGate:
         governor, held = self._governor, limits.program_turns == "on"
         self.follows = governor is not None and limits.program_turns != "off"
         if governor is not None:
-            wait_s = limits.program_wait_s if held else 0.0
-            governor.change(
-                msgspec.structs.replace(governor.options, turns=held, max_wait_s=wait_s)
-            )
+            governor.change(msgspec.structs.replace(governor.options, turns=held))
 
     def wait(self, request_id: str, scope: Scope, notify: Notify) -> None:
         """Call `notify` once, when a request that is held now may go, or never will.
@@ -220,7 +215,9 @@ class AdmissionGate:
 
     def _answer_late(self, now: float) -> None:
         binding = self._binding
-        waited = f"no worker was free for {binding.options.max_wait_s:g} s"
+        waited = (
+            f"no worker was free for {binding.options.max_wait_s:g} s, or while its client waits"
+        )
         closing = now >= self._closing_s
         if closing:
             waited = "this router is shutting down; ask another"

@@ -35,7 +35,7 @@ from kvmesh.core.routing.split.choice import NOBODY, choose_way
 from kvmesh.core.routing.split.transfers import moved_tokens
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.fetch import HTTP_OK
-from kvmesh.transport.http.forward.plan import Outcome, Target, Wait
+from kvmesh.transport.http.forward.plan import WAIT, Outcome, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
@@ -211,7 +211,7 @@ class DisaggregatedRequest:
         if way.beside:
             return self._meet(way, meeting, body)
         self._start(self._await_prefill(way, meeting, body))
-        return Wait.WAIT
+        return WAIT
 
     def _fetching_s(self) -> float:
         """Return how long the decode worker may take to fetch what was prefilled."""

@@ -274,7 +274,7 @@ class Gateway(Generic[E]):
         context = self._context
         if context.gate.follows and request.turn is None:
             request = context.routing.turns.follow(request, context.clock())
-        request = bound_turn(request, exchange.silent_s)
+        request = bound_turn(context, request, exchange)
         if context.workers.fetchers and self._may_name_source(exchange):
             request = msgspec.structs.replace(request, names_source=True)
         one = context.routing.enter(request, exchange.request_id)
@@ -351,7 +351,7 @@ class Gateway(Generic[E]):
         view = view_decision(
             decision, router=router, bucket=bucket, forecast=forecast, left_out=left_out
         )
-        request = bound_turn(request, exchange.silent_s)
+        request = bound_turn(context, request, exchange)
         governor, turn = context.routing.turns.governor, request.turn
         if context.gate.follows:
             turn = context.routing.turns.check(request, now)

@@ -11,11 +11,14 @@ from kvmesh.app.prompts.reading_parts import turn_of
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.hashing import TOKEN_BYTES
 from kvmesh.core.programs.turn import Turn
+from kvmesh.core.programs.waiting import held_share_s
 from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.transport.http.server.incoming import Incoming
+from kvmesh.transport.http.server.request import patience_s
 
 WHOLE_HELD_S: Final = 30.0
 """A client of a whole answer sees nothing while its request is held, nor does a proxy before it:
-many give up after a minute.
+many give up after a minute. For so long those are held that do not say for how long they wait.
 """
 
 
@@ -55,16 +58,21 @@ def begin_turn(context: RoutingContext, read: Readable, placed: Placed, now: flo
     return turn
 
 
-def bound_turn(request: RouteRequest, silent_s: float) -> RouteRequest:
-    """Return the request with a turn that waits no longer than its client may be kept waiting:
-    `silent_s` where not even a stream shows it comments. Half of the time that its client names is
-    its turn's bound already.
+def bound_turn(context: RoutingContext, request: RouteRequest, exchange: Incoming) -> RouteRequest:
+    """Return the request with a turn that waits no longer than its client may be kept waiting: a
+    part of the time that it announces for its answer, or for a byte where it is shown nothing.
     """
-    turn = request.turn
-    if turn is None:
+    turn, governor, most_s = request.turn, context.routing.turns.governor, exchange.silent_s
+    if turn is None or governor is None:
         return request
-    most_s = inf if request.streams or request.timeout_s is not None else WHOLE_HELD_S
-    most_s = min(most_s, silent_s)
+    told_s, shown = request.timeout_s or inf, request.streams and most_s == inf
+    if not shown:
+        told_s = patience_s(exchange.request)
+    if told_s < inf:
+        ms_per_token = context.scheduler.speeds.fleet_ms_per_token
+        most_s = min(most_s, held_share_s(governor, turn, told_s, ms_per_token))
+    elif not request.streams:
+        most_s = min(most_s, WHOLE_HELD_S)
     if most_s >= turn.patience_s:
         return request
     turn = msgspec.structs.replace(turn, patience_s=most_s)

@@ -1,6 +1,8 @@
 """One request on its way through a router: decided, booked, watched, released exactly once."""
 
-from math import isfinite
+from functools import partial
+from math import inf, isfinite
+from typing import Final
 
 import msgspec
 
@@ -30,11 +32,19 @@ from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.disaggregation import decode_request
 from kvmesh.core.routing.overdue import patience_s
 from kvmesh.errors import NoWorkerError
-from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
+from kvmesh.transport.http.forward.plan import QUIET, WAIT, Forwarding, Outcome, Target, Wait
 from kvmesh.transport.http.forward.resume import Going
 from kvmesh.transport.http.upstream.client import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import NO_RETRY, WORKERLESS, Problem
+
+REFUSED_SHARE: Final = 0.9
+"""Who is shown nothing while its request is queued gets a refusal before it gives up: after so much
+of the time that it waits.
+"""
+
+LOOK_S: Final = 0.1
+"""So soon behind its time a held request goes: the gate looks that often at least."""
 
 
 class RoutedRequest:
@@ -88,7 +98,7 @@ class RoutedRequest:
         if self._refusal is not None or self._going is not None:
             refusal, self._refusal = self._refusal, None
             if refusal is not None or (self._going is not None and self._going.is_unread()):
-                return refusal or Wait.WAIT
+                return refusal or WAIT
         try:
             answer = context.routing.decide(one, context.clock(), self._failed)
         except NoWorkerError as error:
@@ -96,10 +106,29 @@ class RoutedRequest:
         if isinstance(answer, Placed):
             return self._go(answer)
         if answer is None:
-            self._governed = context.routing.binding.holds_turn(one.request.request_id)
-            context.gate.wait(one.request.request_id, self.forwarding.scope, self._on_turn)
-            return Wait.WAIT
+            return self._hold(one.request)
         return problem_of(answer)
+
+    def _hold(self, request: RouteRequest) -> Wait:
+        """Wait at the gate. A client that is shown nothing meanwhile waits there for a part of its
+        time at most.
+        """
+        context, forwarding = self._context, self.forwarding
+        binding, now = context.routing.binding, context.clock()
+        request_id = request.request_id
+        self._governed = request_id in binding.governed
+        shown = request.streams and forwarding.silent_s == inf
+        most_s = inf if shown else REFUSED_SHARE * self._left_s(now)
+        until_s = now + binding.bound_s(request_id, most_s, now)
+        context.gate.wait(request_id, forwarding.scope, self._on_turn)
+        return Wait(partial(self._told, until_s), context.fixed_headers)
+
+    def _told(self, until_s: float) -> tuple[float, float]:
+        """Return for how long the request is expected to wait on, and for how long at most, s."""
+        now = self._context.clock()
+        most_s = max(0.0, until_s - now) + LOOK_S
+        wait_s = self._context.routing.binding.expected_wait_s(self.request_id, now)
+        return min(wait_s, most_s), most_s
 
     def _find_nobody(self, error: NoWorkerError) -> Problem | Wait | None:
         """Wait for a worker that may come, if the request may; else say why there is none."""
@@ -111,7 +140,7 @@ class RoutedRequest:
             if context.workers.met_any or not context.workers.settled:
                 left_s = self._left_s(context.clock())
                 if context.patience.hold(forwarding.scope, self._go_on, left_s):
-                    return Wait.WAIT
+                    return QUIET
         return None if self._failed else problem
 
     def _on_turn(self, answer: Placed | Problem) -> None:

@@ -22,16 +22,16 @@ PROGRAMS: Final = Table[ProgramWatch](
     Figure("counter", "kvmesh_program_turns_ended", lambda one: {
                "released": one.governor.statistics().released - one.governor.statistics().late,
                "late": one.governor.statistics().late},
-           "Turns that were held, by how that ended: their program fit, or the bound of "
-           "a wait was reached.", ("how",)),
+           "Turns that were held, by how that ended: their program fit, or it went whatever "
+           "it evicts.", ("how",)),
     Figure("summary", "kvmesh_program_waits_seconds", lambda one: (
                one.governor.statistics().released, one.governor.statistics().waited_s),
            "How long turns were held that went on."),
     Figure("gauge", "kvmesh_program_longest_wait_seconds", lambda one: one.longest_wait_s(),
            "How long the turn that is held longest waits now."),
     Figure("gauge", "kvmesh_program_wait_bound_seconds",
-           lambda one: one.governor.options.max_wait_s,
-           "program_wait_s: no turn is held for longer."),
+           lambda one: one.bound_s(),
+           "How long the turn that is held longest waits at most, all in all."),
     Figure("counter", "kvmesh_program_evicted_tokens",
            lambda one: one.governor.statistics().lost_tokens,
            "Tokens of live programs' contexts that engines evicted: the signal of thrash."),

@@ -169,13 +169,12 @@ def _row(governor: Governor, agents: list[Agent], bucket: str, now: float) -> Pr
         tool=foremost.tool,
         back_s=None if pause is None else round(pause.p50_s, 1),
         back_late_s=None if pause is None else round(pause.p90_s, 1),
-        why=_why(governor, foremost, now) if state == "waiting" else "",
+        why=_why(foremost) if state == "waiting" else "",
     )
 
 
-def _why(governor: Governor, agent: Agent, now: float) -> str:
-    left_s = max(0.0, governor.options.max_wait_s - (now - agent.since_s))
+def _why(agent: Agent) -> str:
     return (
         f"{agent.tokens:,} tokens fit no cache beside older programs: goes when one ends or "
-        f"pauses for long, in {left_s:.0f} s at the latest"
+        "pauses for long, or when it has waited longest"
     )

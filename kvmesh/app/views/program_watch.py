@@ -48,4 +48,13 @@ class ProgramWatch:
     def longest_wait_s(self) -> float:
         """Return for how long the turn that waits longest here is held now, s; 0 for none."""
         now = self._clock()
-        return max(0.0, now - min(self.governor.held_since().values(), default=now))
+        since_s, _ = self._longest(now)
+        return max(0.0, now - since_s)
+
+    def bound_s(self) -> float:
+        """Return how long the turn that is held longest waits at most, s; 0.0: none is held."""
+        since_s, until_s = self._longest(self._clock())
+        return until_s - since_s
+
+    def _longest(self, now: float) -> tuple[float, float]:
+        return min(self.governor.held_since().values(), default=(now, now))

@@ -22,7 +22,7 @@ MOST_SHOWN: Final = 1000
 
 
 class ProgramsView(msgspec.Struct, frozen=True):
-    """Programs as one replica knows them: `turns` and `wait_s` are its settings, `workers` their
+    """Programs as one replica knows them: `turns` is its setting, `workers` their
     caches. A tenant is shown its own `programs` alone, and neither counts nor caches. Of a whole
     bucket `router` is "": its replicas agree, and each tells how long it has held a turn itself.
     """
@@ -30,7 +30,6 @@ class ProgramsView(msgspec.Struct, frozen=True):
     router: str
     bucket: str
     turns: ProgramTurns
-    wait_s: float
     programs: list[Standing]
     statistics: GovernorStatistics | None = None
     workers: list[Pressure] = []
@@ -63,7 +62,6 @@ class ProgramsPage:
             router=context.router_id,
             bucket=context.bucket,
             turns=limits.program_turns,
-            wait_s=limits.program_wait_s,
             programs=[] if governor is None else standings(governor, now, most, tenant),
         )
         if tenant is None and governor is not None:

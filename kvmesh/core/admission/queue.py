@@ -2,7 +2,8 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from itertools import count, takewhile
+from itertools import count
+from math import inf
 from typing import Final, Literal
 
 import msgspec
@@ -50,13 +51,16 @@ class AdmissionOptions(msgspec.Struct, frozen=True):
 
 
 class WaitingRequest(msgspec.Struct, frozen=True):
-    """One held request. `tokens` is the work it brings: its uncached tokens, else its prompt."""
+    """One held request. `tokens` is the work it brings: its uncached tokens, else its prompt. It
+    waits until `until_s` at the latest, whatever the bound is later.
+    """
 
     request_id: str
     tokens: int
     tenant: str = ""
     priority: int = 0
     queued_s: float = 0.0
+    until_s: float = inf
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -148,7 +152,8 @@ class HoldQueue:
             reason = f"all workers are behind, and priority {held.priority} does not wait"
             return self._refuse(TOO_MANY_REQUESTS, reason, shed=True)
         tokens = min(max(1, held.tokens), MOST_TOKENS)
-        held = msgspec.structs.replace(held, queued_s=now, tokens=tokens)
+        until_s = now + options.max_wait_s
+        held = msgspec.structs.replace(held, queued_s=now, tokens=tokens, until_s=until_s)
         rank = self._rank(held), next(self._serial)
         if tenant is None:
             tenant = self._tenants[held.tenant] = _Tenant()
@@ -235,6 +240,16 @@ class HoldQueue:
         """Return a request that waits and its rank. Raises `KeyError` for any other."""
         return self._held[request_id]
 
+    def bound(self, request_id: str, until_s: float) -> float:
+        """Have a request wait until `until_s` at the latest; return until when it does. Raises
+        `KeyError` when it does not wait.
+        """
+        rank, held = self._held[request_id]
+        held = msgspec.structs.replace(held, until_s=min(held.until_s, until_s))
+        self._held[request_id] = rank, held
+        self._tenants[held.tenant].waiting[rank] = held
+        return held.until_s
+
     def take(self, request_id: str, now: float) -> None:
         """Let one request go, whoever's turn it is. Raises `KeyError` when it does not wait."""
         _, held = self._held[request_id]
@@ -256,10 +271,12 @@ class HoldQueue:
         self._counts["refused"] += 1
 
     def expire(self, now: float) -> list[WaitingRequest]:
-        """Drop and return the requests that waited `max_wait_s`; answer them 503."""
+        """Drop and return the requests that waited for as long as they may; answer them 503.
+        O(waiting).
+        """
         limit = now - self.options.max_wait_s
-        held = (one for _, one in self._held.values())
-        late = list(takewhile(lambda one: one.queued_s <= limit, held))
+        held = [one for _, one in self._held.values()]
+        late = [one for one in held if one.queued_s <= limit or one.until_s <= now]
         for one in late:
             self._drop(one)
         self._counts["expired"] += len(late)

@@ -58,9 +58,7 @@ class Turns:
         """Return whether the governor has to be asked before a turn may be taken."""
         tokens = turn.prompt_tokens + turn.expected_output_tokens
         governor = self.governor
-        if governor is None or turn.patience_s <= 0.0:
-            return False
-        return not governor.passes(turn.agent, tokens, now)
+        return governor is not None and not governor.passes(turn.agent, tokens, now)
 
     def begin(self, turn: Turn, worker: WorkerId, now: float, *, asked: bool = False) -> None:
         """Note that a turn is taken at `worker` which `passes`: nobody had to be asked about it;

@@ -35,6 +35,13 @@ MOST_UNREAD: Final = 64
 third of the time.
 """
 
+MEASURE_S: Final = 1.0
+MEASURE_SHARE: Final = 0.2
+"""What requests of no program hold is looked at so often, and each look counts for so much."""
+
+LEAST_ROOM: Final = 0.25
+"""So much of a cache is left to programs, however many requests of none there are."""
+
 SPARED: Final = 0.05
 """So much of a context may be computed again without that any of it was evicted."""
 
@@ -50,21 +57,25 @@ class Fleet(Protocol):
         """Return how many tokens its cache holds, 0 unknown: such a worker is not governed."""
         ...
 
+    def active_tokens(self, worker: WorkerId) -> int:
+        """Return how many tokens of its cache requests under way hold, of programs or not."""
+        ...
+
     def ms_per_token(self, worker: WorkerId) -> float:
         """Return how long it computes an uncached prompt token."""
         ...
 
 
 class Bookkeeper:
-    """Agents by key, bounded by `table`. Reserved contexts fill an engine's cache up to `fill` of
-    it; an agent unused for `ttl_s` is forgotten.
+    """Agents by key, bounded by `table`. Reserved contexts fill an engine's cache as far as
+    requests of no program leave it; an agent unused for `ttl_s` is forgotten.
 
     Tell it of every placement (`chosen`) and end of a turn (`ended`). `updates` are agents that
     siblings should hear of, where it is `shared` with some; whoever tells them empties it, and sets
     `on_news`, which is called at each.
     """
 
-    def __init__(self, fleet: Fleet, table: ProgramTable, fill: float, ttl_s: float) -> None:
+    def __init__(self, fleet: Fleet, table: ProgramTable, ttl_s: float) -> None:
         self.table = table
         self.shared = True
         self.updates: dict[str, Agent] = {}
@@ -75,11 +86,14 @@ class Bookkeeper:
         self._pauses = PauseModel()
         self._unread: list[tuple[Client, Stop, str, int, float, float, float]] = []
         self._fleet = fleet
-        self._fill = fill
         self._ttl_s = ttl_s
         self._idle_s = -inf
         self._seats = Seats(self._limit)
-        self._elsewhere: dict[str, None] = {}
+        self._elsewhere: dict[str, int] = {}
+        self._elsewhere_tokens = 0
+        self._swaps: dict[WorkerId, float] = {}
+        self._others: dict[WorkerId, float] = {}
+        self._measured_s = -inf
         self._changed = True
 
     def chosen(self, turn: Turn, worker: WorkerId, now: float) -> None:
@@ -140,6 +154,7 @@ class Bookkeeper:
             agent.worker = None
             self._publish(agent)
         self._pace.forget(worker)
+        self._swaps.pop(worker, None)
         self._changed = True
 
     def receive(self, key: str, record: AgentRecord, now: float) -> str:
@@ -166,7 +181,9 @@ class Bookkeeper:
         agent.since_s = now - record.since_s
         agent.keep_s = record.keep_s
         agent.late_s = now - record.late_s if record.late_s >= 0.0 else -inf
-        self._elsewhere.pop(key, None)
+        if agent.worker is not None and agent.late_s > self._swaps.get(agent.worker, -inf):
+            self._swaps[agent.worker] = agent.late_s
+        self._drop_elsewhere(key)
         if agent.phase == "running" or agent.running:
             self._seats.take(agent, inf)
         elif agent.phase == "paused" and agent.worker is not None:
@@ -174,7 +191,8 @@ class Bookkeeper:
         else:
             self._seats.drop(agent)
             if agent.phase == "waiting":
-                self._elsewhere[key] = None
+                self._elsewhere[key] = agent.tokens
+                self._elsewhere_tokens += agent.tokens
         self._changed = True
         return ""
 
@@ -217,6 +235,7 @@ class Bookkeeper:
     def _note(self, turn: Turn, now: float) -> Agent | None:
         """Return the agent whose turn it is, and learn how long it paused."""
         table = self.table
+        self.measure_others(now)
         if now >= self._idle_s and not table.forget_before(now - self._ttl_s, self._forget):
             self._idle_s = now + IDLE_CHECK_S
         agent, gone = table.note(turn, now)
@@ -245,8 +264,22 @@ class Bookkeeper:
         return self._pace
 
     def _limit(self, worker: WorkerId) -> int:
-        """Return how many tokens may be reserved at a worker."""
-        return int(self._fleet.capacity_tokens(worker) * self._fill)
+        """Return how many tokens may be reserved at a worker: what requests of no program hold
+        there is not free, and what they leave behind evicts contexts of agents that pause.
+        """
+        holds = self._fleet.capacity_tokens(worker)
+        return max(int(holds - self._others.get(worker, 0.0)), int(holds * LEAST_ROOM))
+
+    def measure_others(self, now: float) -> None:
+        """Look, once a second, what requests of no program hold of each worker's cache."""
+        if now - self._measured_s < MEASURE_S:
+            return
+        self._measured_s = now
+        known, self._others = self._others, {}
+        for worker in self._fleet.workers(now):
+            others = max(0, self._fleet.active_tokens(worker) - self._seats.running_at(worker))
+            before = known.get(worker, 0.0)
+            self._others[worker] = before + (others - before) * MEASURE_SHARE
 
     def _prefill_ms(self, worker: WorkerId) -> float:
         return self._pace.prefill_ms(worker, self._fleet.ms_per_token(worker))
@@ -268,8 +301,12 @@ class Bookkeeper:
     def _forget(self, agent: Agent) -> None:
         self.ends.learn(agent.client, agent.turns)
         self._seats.drop(agent)
-        self._elsewhere.pop(agent.key, None)
+        self._drop_elsewhere(agent.key)
         self.updates.pop(agent.key, None)
+
+    def _drop_elsewhere(self, key: str) -> None:
+        """No sibling holds a turn of an agent any more."""
+        self._elsewhere_tokens -= self._elsewhere.pop(key, 0)
 
     def _publish(self, agent: Agent) -> None:
         seat = self._seats.find(agent.key)
@@ -280,7 +317,7 @@ class Bookkeeper:
         """Have the rule look again, and the siblings hear of an agent that changed."""
         agent.revision += 1
         if self._elsewhere:
-            self._elsewhere.pop(agent.key, None)
+            self._drop_elsewhere(agent.key)
         if self.shared:
             self.share(agent)
         self._changed = True

@@ -1,11 +1,13 @@
 """Which programs may take turns now: as many as keep their caches, the others wait at the router.
 
 An engine whose live contexts exceed its cache evicts each before its next turn comes, and computes
-it again. Here as many programs take turns as fit. A context is reserved while a turn is taken, and
-behind it for as long as the room is worth less than computing it again (`pricing`). A turn that
-finds no room waits, goes to any engine with room, the oldest program first, and at the latest when
-its wait reaches the bound: it then comes before all others for as long as it waited at most.
-Where computing all anew takes little of the engines' time nothing is held.
+it again. Here as many programs take turns as fit beside what requests of no program hold. A context
+is reserved while a turn is taken, and behind it for as long as the room is worth less than
+computing it again (`pricing`). A turn that finds no room waits, and goes to any engine with room,
+the oldest program first. So that nobody waits without end, the turn that waits longest goes
+whatever it evicts, but each engine is given such a turn only after `SWAP` times what computing its
+context takes: swaps cost engines a fixed small share of their time. It then comes before all others
+for as long. Where computing all anew takes little of the engines' time nothing is held.
 
 The rule is a function of the table, so that replicas with the same table decide alike; each holds
 its own requests.
@@ -26,11 +28,24 @@ from kvmesh.core.programs.turn import Grant, Turn
 
 ANYWHERE: Final = Grant()
 
+SWAP: Final = 16.0
+"""A turn goes to an engine whatever it evicts, if it waited, and the engine had no other such turn,
+for so many times as long as computing its context takes there.
+
+Of 4, 8, 12 and 16 the one with the most waiting won at six cells of the simulator
+(docs/measured/programs-cost.md); without an end one turn waits for two hours.
+"""
+
+SMALL_SHARE: Final = 0.01
+"""What needs less of a cache is never held."""
+
 CLAIM_S: Final = 1.0
 """So long room is left for a turn that was let go, here or by another replica, to be placed."""
 
 LAPSE_S: Final = 5.0
-"""A turn that another replica holds for so long beyond the bound is held no more."""
+"""A turn that another replica holds, and did not let go for so long when it should have, is held no
+more.
+"""
 
 LOOKED_AT: Final = 64
 """Turns looked at in one `release` that find no room, before it gives up: each is O(workers)."""
@@ -40,17 +55,13 @@ SIZED_S: Final = 1.0
 
 
 class GovernorOptions(msgspec.Struct, frozen=True):
-    """How programs take turns. No turn is held for longer than `max_wait_s`.
-
-    Reserved contexts fill an engine's cache up to `fill` of it. What needs less than `small_share`
-    of a cache is never held. An agent unused for `ttl_s` is forgotten. Beyond `max_waiting` held
-    turns, `max_waiting_per_tenant` of one tenant, others are not held.
+    """How programs take turns. No turn is held for longer than `max_wait_s`, inf: than follows from
+    what engines can do. An agent unused for `ttl_s` is forgotten. Beyond `max_waiting` held turns,
+    `max_waiting_per_tenant` of one tenant, others are not held.
     """
 
     turns: bool = True
-    max_wait_s: float = 120.0
-    fill: float = 1.0
-    small_share: float = 0.01
+    max_wait_s: float = inf
     max_agents: int = 1 << 16
     max_agents_per_tenant: int = 1 << 14
     max_waiting: int = 4096
@@ -59,7 +70,7 @@ class GovernorOptions(msgspec.Struct, frozen=True):
 
 
 class GovernorStatistics(msgspec.Struct, frozen=True):
-    """Sizes now and counts since the start. `late`: held until the bound. `lost_tokens`: of
+    """Sizes now and counts since the start. `late`: let go without room. `lost_tokens`: of
     contexts of live agents that engines evicted. `waited_s`: by all turns released, together.
     """
 
@@ -75,8 +86,11 @@ class GovernorStatistics(msgspec.Struct, frozen=True):
 
 
 class _Held(msgspec.Struct):
+    """`until_s`: its turn goes by then, whatever it evicts."""
+
     turn: Turn
     since_s: float
+    until_s: float
     among: Collection[WorkerId] | None
 
 
@@ -88,14 +102,16 @@ class Governor(Bookkeeper):
 
     def __init__(self, options: GovernorOptions, fleet: Fleet) -> None:
         table = ProgramTable(options.max_agents, options.max_agents_per_tenant)
-        super().__init__(fleet, table, options.fill, options.ttl_s)
+        super().__init__(fleet, table, options.ttl_s)
         self.options = options
         self.waiting: dict[str, Turn] = {}
         self._held: dict[str, _Held] = {}
         self._of_tenant: dict[str, int] = {}
         self._counts = {"held": 0, "released": 0, "late": 0}
         self._waited_s = 0.0
+        self._waiting_tokens = 0
         self._due_s: float | None = None
+        self._swap_due_s = inf
         self._sized_s = -inf
         self._easy_tokens = 0.0
 
@@ -117,7 +133,9 @@ class Governor(Bookkeeper):
         agent.enter("waiting", now)
         self._publish(agent)
         self.waiting[turn.request_id] = turn
-        self._held[turn.request_id] = _Held(turn, now, among)
+        bound_s = self._bound_s(turn, among, now)
+        self._held[turn.request_id] = _Held(turn, now, now + bound_s, among)
+        self._waiting_tokens += turn.prompt_tokens
         self._of_tenant[turn.tenant] = self._of_tenant.get(turn.tenant, 0) + 1
         self._counts["held"] += 1
         self._due_s = None
@@ -173,22 +191,24 @@ class Governor(Bookkeeper):
         return True
 
     def release(self, now: float) -> list[tuple[str, Grant]]:
-        """Return the held turns whose time has come: those at the bound, then those of the tenant
-        with the least reserved, by priority, the oldest programs first.
+        """Return the held turns whose time has come: those that go whatever they evict, then those
+        of the tenant with the least reserved, by priority, the oldest programs first.
         """
         if not self._held:
             return []
         self._changed = False
+        self.measure_others(now)
         released: list[tuple[str, Grant]] = []
         vain = 0
+        swapped, place = self._swap(now)
         # Agents of one moment are told apart by their keys, so that all replicas agree.
-        queue = sorted(self._queue(now), key=lambda one: (one[0], one[2].key, one[1]))
+        queue = sorted(self._queue(now, swapped), key=lambda one: (one[0], one[2].key, one[1]))
         for _, request_id, agent in queue:
             held = self._held.get(request_id)
             if held is None:
                 self._claim(agent, now)
                 continue
-            late = now >= self._bound_s(held)
+            late = request_id == swapped or now >= self._until_s(held)
             if vain >= LOOKED_AT and not late:
                 continue
             if late:
@@ -199,6 +219,8 @@ class Governor(Bookkeeper):
                 continue
             if late:
                 self._counts["late"] += 1
+            if request_id == swapped and grant is None:
+                grant = place
             grant = grant or ANYWHERE
             self._let_go(request_id)
             self._counts["released"] += 1
@@ -215,23 +237,30 @@ class Governor(Bookkeeper):
         if self._changed:
             return now
         if self._due_s is None:
-            self._due_s = min(map(self._bound_s, self._held.values()))
-        return min(self._due_s, self._seats.next_s())
+            self._due_s = min(map(self._until_s, self._held.values()))
+        return min(self._due_s, self._swap_due_s, self._seats.next_s())
+
+    def most_s(self, request_id: str) -> float:
+        """Return how long a held turn waits at most, all in all. Raises `KeyError` for another."""
+        held = self._held[request_id]
+        return self._until_s(held) - held.since_s
 
     def change(self, options: GovernorOptions) -> None:
-        """Go by other options from now on; what is held goes by the new bound."""
+        """Go by other options from now on; what is held goes by them, but waits no longer."""
         self.options = options
-        self._fill, self._ttl_s = options.fill, options.ttl_s
+        self._ttl_s = options.ttl_s
         self._sized_s = -inf
         self._due_s = None
         self._changed = True
 
-    def held_since(self) -> dict[str, float]:
-        """Return since when agents wait for their turn here, by key: of several turns the first."""
-        since: dict[str, float] = {}
+    def held_since(self) -> dict[str, tuple[float, float]]:
+        """Return since when agents wait for their turn here, and until when at most, by key: of
+        several turns the first.
+        """
+        since: dict[str, tuple[float, float]] = {}
         for held in self._held.values():
-            first_s = since.get(held.turn.agent, inf)
-            since[held.turn.agent] = min(first_s, held.since_s)
+            one = held.since_s, self._until_s(held)
+            since[held.turn.agent] = min(since.get(held.turn.agent, one), one)
         return since
 
     def statistics(self) -> GovernorStatistics:
@@ -283,10 +312,10 @@ class Governor(Bookkeeper):
 
     def _is_free(self, worker: WorkerId, tokens: int) -> bool:
         """Return whether nothing is held for a worker's sake: unknown cache, small, cheap."""
-        limit = self._limit(worker)
-        if not limit or tokens <= self.options.small_share * limit:
+        holds = self._fleet.capacity_tokens(worker)
+        if not holds or tokens <= SMALL_SHARE * holds:
             return True
-        return self.pace.turnover(limit, self._prefill_ms(worker)) < LEAST_TURNOVER
+        return self.pace.turnover(holds, self._prefill_ms(worker)) < LEAST_TURNOVER
 
     def _ranks(self, asking: Agent, now: float) -> Callable[[Agent], Rank]:
         """Return the order among agents: those let go late, then by their tenants' shares, then
@@ -296,20 +325,73 @@ class Governor(Bookkeeper):
         others = len(tenants) + (asking.tenant not in tenants)
         if others > 1:
             share = sum(map(self._limit, self._fleet.workers(now))) / others
-        favour_s = self.options.max_wait_s
 
         def rank(agent: Agent) -> Rank:
             reserved = tenants.get(agent.tenant, 0)
             if agent is asking:
                 seat = self._seats.find(agent.key)
                 reserved += agent.tokens - (0 if seat is None else seat.tokens)
-            late = now - agent.late_s <= favour_s
+            late = now - agent.late_s <= self._swap_s(agent.tokens, agent.worker)
             standing = (not late, reserved > share, -agent.priority)
             return standing, agent.began_s, agent.key
 
         return rank
 
-    def _queue(self, now: float) -> list[tuple[tuple[float, ...], str, Agent]]:
+    def _swap(self, now: float) -> tuple[str, Grant]:
+        """Return which held turn goes now whatever it evicts, and where, "" for none: of all that
+        wait, here and at siblings, the one that waits longest, if it waits here.
+        """
+        self._swap_due_s = inf
+        longest = min(self._held.items(), key=lambda one: (one[1].since_s, one[1].turn.agent))
+        request_id, held = longest
+        due_s, worker = self._due(
+            held.turn.agent, held.turn.prompt_tokens, held.since_s, held.among
+        )
+        for agent in self._waiting_elsewhere():
+            if (agent.since_s, agent.key) >= (held.since_s, held.turn.agent):
+                continue
+            lapses_s = self._due(agent.key, agent.tokens, agent.since_s, None)[0] + LAPSE_S
+            if now < lapses_s:
+                due_s = max(due_s, lapses_s)
+            else:
+                self._drop_elsewhere(agent.key)
+        if worker is None or now < due_s:
+            self._swap_due_s = due_s
+            return "", ANYWHERE
+        self._swaps[worker] = now
+        return request_id, Grant(frozenset((worker,)))
+
+    def _due(
+        self, key: str, tokens: int, since_s: float, among: Collection[WorkerId] | None
+    ) -> tuple[float, WorkerId | None]:
+        """Return when a turn that waits longest goes whatever it evicts, and where: at home, where
+        that is as soon.
+        """
+        agent, due_s, place = self.table.find(key), inf, None
+        home = None if agent is None else agent.worker
+        for worker in self._fleet.workers(since_s) if among is None else among:
+            begin_s = max(since_s, self._swaps.get(worker, -inf))
+            one_s = begin_s + self._swap_s(tokens, worker)
+            if one_s < due_s or (one_s == due_s and worker == home):
+                due_s, place = one_s, worker
+        return due_s, place
+
+    def _swap_s(self, tokens: int, worker: WorkerId | None) -> float:
+        """Return how long a worker is left in peace for a turn that evicts others there."""
+        return 0.0 if worker is None else SWAP * tokens * self._prefill_ms(worker) / 1000.0
+
+    def _waiting_elsewhere(self) -> list[Agent]:
+        """Return the agents whose turns siblings hold, as far as is known."""
+        waiting: list[Agent] = []
+        for key in list(self._elsewhere):
+            agent = self.table.find(key)
+            if agent is None or agent.phase != "waiting":
+                self._drop_elsewhere(key)
+            else:
+                waiting.append(agent)
+        return waiting
+
+    def _queue(self, now: float, swapped: str) -> list[tuple[tuple[float, ...], str, Agent]]:
         """Return who waits, here and at siblings, with its place in the order."""
         tenants = self._seats.tenants
         queue: list[tuple[tuple[float, ...], str, Agent]] = []
@@ -319,16 +401,12 @@ class Governor(Bookkeeper):
             if agent is None:  # its place in the table went to another
                 agent = Agent(turn.agent, turn.program, turn.tenant, held.since_s)
                 agent.tokens = turn.prompt_tokens
-            late = now >= self._bound_s(held)
+            late = request_id == swapped or now >= self._until_s(held)
             queue.append((self._place_of(agent, tenants, late=late), request_id, agent))
-        for key in list(self._elsewhere):
-            agent = self.table.find(key)
-            lapsed = agent is None or now - agent.since_s > self.options.max_wait_s + LAPSE_S
-            if agent is None or lapsed or agent.phase != "waiting":
-                del self._elsewhere[key]
-            else:
-                queue.append((self._place_of(agent, tenants, late=False), "", agent))
-        return queue
+        return queue + [
+            (self._place_of(agent, tenants, late=False), "", agent)
+            for agent in self._waiting_elsewhere()
+        ]
 
     def _place_of(self, agent: Agent, tenants: dict[str, int], *, late: bool) -> tuple[float, ...]:
         return not late, tenants.get(agent.tenant, 0), -agent.priority, agent.began_s
@@ -348,9 +426,21 @@ class Governor(Bookkeeper):
         agent.worker = min(workers, key=lambda one: (self._seats.tokens_at(one), one))
         self._seats.take(agent, now + CLAIM_S)
 
-    def _bound_s(self, held: _Held) -> float:
+    def _bound_s(self, turn: Turn, among: Collection[WorkerId] | None, now: float) -> float:
+        """Return how long a turn waits at most that is held now: those that wait already go before
+        it, one at a time an engine, each after `SWAP` times what computing its context takes.
+        """
+        workers = self._fleet.workers(now) if among is None else among
+        ms_per_token = max(map(self._prefill_ms, workers), default=0.0)
+        before = (self._waiting_tokens + self._elsewhere_tokens) / max(1, len(workers))
+        bound_s = SWAP * (before + turn.prompt_tokens) * ms_per_token / 1000.0
+        return min(bound_s, turn.patience_s, self.options.max_wait_s)
+
+    def _until_s(self, held: _Held) -> float:
         """Return when a held turn goes whatever it evicts."""
-        return held.since_s + min(self.options.max_wait_s, held.turn.patience_s)
+        if not self.options.turns:
+            return -inf
+        return min(held.until_s, held.since_s + self.options.max_wait_s)
 
     def _may_wait(self, turn: Turn) -> bool:
         options = self.options
@@ -366,6 +456,7 @@ class Governor(Bookkeeper):
         if held is None:
             return None
         del self.waiting[request_id]
+        self._waiting_tokens -= held.turn.prompt_tokens
         self._due_s = None
         tenant = held.turn.tenant
         self._of_tenant[tenant] -= 1

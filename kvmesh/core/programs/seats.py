@@ -147,6 +147,12 @@ class Seats:
         cache = self._caches.get(worker)
         return 0 if cache is None else cache.tokens
 
+    def running_at(self, worker: WorkerId) -> int:
+        """Return the tokens of those reserved there whose turns are taken now. O(agents there)."""
+        cache = self._caches.get(worker)
+        agents = () if cache is None else cache.agents.values()
+        return sum(one.tokens for one in agents if one.phase == "running")
+
     def has_room(
         self,
         agent: Agent,

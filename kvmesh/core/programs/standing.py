@@ -52,13 +52,16 @@ class Pressure(msgspec.Struct, frozen=True):
 
 
 def standing(
-    governor: Governor, agent: Agent, now: float, held: Mapping[str, float] | None = None
+    governor: Governor,
+    agent: Agent,
+    now: float,
+    held: Mapping[str, tuple[float, float]] | None = None,
 ) -> Standing:
     """Return how an agent stands. `held` is what `Governor.held_since` says, if that was asked."""
     seat = governor.seat_of(agent.key, now)
     kept_s = None if seat is None or seat.until_s == inf else max(0.0, seat.until_s - now)
-    since_s = (governor.held_since() if held is None else held).get(agent.key)
-    held_s = None if since_s is None else max(0.0, now - since_s)
+    since_s, until_s = (governor.held_since() if held is None else held).get(agent.key, (inf, inf))
+    held_s = None if since_s == inf else max(0.0, now - since_s)
     pause = governor.expect(agent, now)
     return Standing(
         agent=agent.key,
@@ -77,7 +80,7 @@ def standing(
         stop=agent.stop,
         tool=agent.tool,
         held_s=held_s,
-        why=_why(governor, agent, kept_s, held_s, reserved=seat is not None),
+        why=_why(agent, kept_s, held_s, until_s - now, reserved=seat is not None),
         back_s=None if pause is None else round(pause.p50_s, 1),
         back_late_s=None if pause is None else round(pause.p90_s, 1),
         turns_left=round(governor.turns_left(agent), 1),
@@ -106,8 +109,7 @@ def outlook(governor: Governor, turn: Turn, now: float) -> Outlook:
     if not governor.options.turns:
         why = "programs take no turns here: --program-turns is not on"
     elif grant is None:
-        most_s = min(governor.options.max_wait_s, turn.patience_s)
-        why = f"it would wait, at most {most_s:g} s: older programs' contexts fill the caches"
+        why = "it would wait: older programs' contexts fill the caches"
     elif workers:
         why = f"its context fits beside those of older programs at {', '.join(workers)}"
     else:
@@ -153,13 +155,12 @@ def pressures(governor: Governor, now: float) -> list[Pressure]:
 
 
 def _why(
-    governor: Governor, agent: Agent, kept_s: float | None, held_s: float | None, *, reserved: bool
+    agent: Agent, kept_s: float | None, held_s: float | None, left_s: float, *, reserved: bool
 ) -> str:
     place = f"at {agent.worker}" if agent.worker else "at no worker"
     if held_s is not None:
-        most_s = governor.options.max_wait_s
         return (
-            f"waits for {held_s:.1f} s, at most {most_s:g} s: no cache has room for its"
+            f"waits for {held_s:.1f} s, for {left_s:.0f} s more at most: no cache has room for its"
             f" {agent.tokens:,} tokens beside the programs before it"
         )
     if agent.phase == "waiting":

@@ -19,6 +19,7 @@ from kvmesh.core.cost.targets import Targets
 from kvmesh.core.members.loads import MOST_TOKENS
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.turn import Grant
+from kvmesh.core.programs.waiting import expected_wait_s
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.slo.held import HeldRequest, HeldTargets
@@ -259,9 +260,21 @@ class LateBinding:
         self._turns.leave(request_id)
         return self._queue.cancel(request_id)
 
-    def holds_turn(self, request_id: str) -> bool:
-        """Return whether a request waits for its program's turn."""
-        return request_id in self.governed
+    def bound_s(self, request_id: str, most_s: float, now: float) -> float:
+        """Have a request that is queued be refused in `most_s` seconds at the latest; return for
+        how long a held one waits at most. A turn of a program waits as long as it may, then goes.
+        """
+        governor = self.governor
+        if governor is None or request_id not in governor.waiting:
+            return self._queue.bound(request_id, now + most_s) - now
+        return governor.most_s(request_id)
+
+    def expected_wait_s(self, request_id: str, now: float) -> float:
+        """Return how long a held request is expected to wait from now on."""
+        governor, ms_per_token = self.governor, self._scheduler.speeds.fleet_ms_per_token
+        if governor is None or request_id not in governor.waiting:
+            return self._queue.retry_after_s()
+        return expected_wait_s(governor, request_id, ms_per_token, now)
 
     def retry_after_s(self) -> int:
         """Return after how many seconds a new request would probably go at once."""

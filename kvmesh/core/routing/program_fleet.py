@@ -23,3 +23,8 @@ class GovernedFleet:
         """Return how many tokens a worker's cache holds by its own word, 0 when it never said."""
         state = self._scheduler.workers.known.get(worker)
         return 0 if state is None else state.capacity_blocks * self._scheduler.options.block_size
+
+    def active_tokens(self, worker: WorkerId) -> int:
+        """Return how many tokens of its cache the requests under way hold."""
+        scheduler = self._scheduler
+        return scheduler.sequences.loads(worker).active_blocks * scheduler.options.block_size

@@ -12,9 +12,9 @@ from kvmesh.transport.http.forward.passed_answer import MAX_SCANNED_BYTES
 from kvmesh.transport.http.forward.plan import (
     GROW_TOKENS,
     MOST_REFUSED,
+    WAIT,
     ForwardOptions,
     Target,
-    Wait,
 )
 from kvmesh.transport.http.upstream.client import UpstreamFailure, UpstreamOptions
 from kvmesh.transport.http.wire.deadlines import ForwardClock
@@ -425,7 +425,7 @@ async def test_a_target_that_is_no_url_is_a_failed_attempt(
 async def test_a_plan_may_wait_for_a_worker(
     proxy: Proxy, client: Client, upstream: Upstream, eventually: Eventually
 ) -> None:
-    plan = proxy.plan(Wait.WAIT, Wait.WAIT, Target(upstream.origin))
+    plan = proxy.plan(WAIT, WAIT, Target(upstream.origin))
     client.send(POST)
     await eventually(lambda: proxy.forwards)
 
@@ -442,7 +442,7 @@ async def test_a_plan_may_wait_for_a_worker(
 async def test_a_client_that_leaves_while_its_plan_waits_ends_it(
     proxy: Proxy, client: Client, eventually: Eventually
 ) -> None:
-    plan = proxy.plan(Wait.WAIT)
+    plan = proxy.plan(WAIT)
     client.send(POST)
     await eventually(lambda: proxy.forwards)
 
@@ -621,3 +621,35 @@ async def test_pipelined_requests_are_forwarded_in_turn(client: Client, upstream
     client.send(b"".join(post(b"Content-Length: 1", body=b"%d" % number) for number in range(5)))
 
     assert [(await client.answer()).body for _ in range(5)] == [b"%d" % n for n in range(5)]
+
+
+@pytest.mark.parametrize("error", [b"", b'data: {"error":{"code":"queue_timeout"}}\n\n'])
+async def test_a_router_that_lets_down_a_stream_that_it_holds_is_left_for_another(
+    error: bytes, proxy: Proxy, client: Client, upstream: Upstream
+) -> None:
+    proxy.options = ForwardOptions(blameless=True, adopts_id=True)
+    proxy.stream = True
+    sign = b": waiting, at most 9 s\n\n"
+
+    async def script(turn: Turn) -> None:
+        first = len(upstream.turns) == 1
+        answer = chunked(sign, end=False) if first else chunked(*EVENTS)
+        own = b"x-request-id: q%d\r\nx-kvmesh-router: r%d\r\n" % (2 * (len(upstream.turns),))
+        turn.send(answer.replace(b"\r\n", b"\r\n" + own, 1))
+        await until(lambda: sign in client.received)
+        if first and error:
+            turn.send(b"%x\r\n%b\r\n" % (len(error), error))
+        elif first:
+            turn.reset()
+
+    upstream.script = script
+    plan = proxy.plan(Target(upstream.origin), Target(upstream.origin))
+    plan.added = ()
+
+    got = await client.ask(POST)
+
+    assert got.headers[b"x-kvmesh-router"] == b"r1"
+    assert got.headers[b"x-request-id"] == b"q1"
+    assert got.body == b"".join((sign, b": x-kvmesh-router: r2\n\n", *EVENTS))
+    assert got.whole
+    assert (plan.heads, (await plan.outcome()).attempts) == ([200], 2)

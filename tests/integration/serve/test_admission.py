@@ -180,11 +180,28 @@ async def test_a_held_stream_gets_comments_and_its_end_as_an_event(
     answer = await patient
     await first
 
-    assert late.startswith(": waiting\n\n")
+    assert re.match(r": waiting, about 1 s, at most 30 s\n\n: waiting, about \d+ s, at", late)
     assert '"code":"deadline"' in late.splitlines()[-2]
-    assert answer.text.startswith(": waiting\n\n")
+    assert answer.text.startswith(": waiting, about 1 s, at most 30 s\n\n")
+    assert answer.headers["x-kvmesh-wait-s"] == "30"
     assert "\n: x-kvmesh-worker: w0\n: x-kvmesh-" in answer.text
     assert answer.text.endswith("data: [DONE]\n\n")
+
+
+async def test_a_whole_answer_is_refused_before_its_client_gives_up(
+    held: httpx.AsyncClient, engine: GatedEngine, eventually: Eventually
+) -> None:
+    first = asked(held, "first")
+    await eventually(lambda: engine.waiting == 1)
+
+    body = {"model": "mock", "messages": [{"role": "user", "content": LONG}]}
+    headers = {"x-stainless-timeout": "1e25", "x-stainless-read-timeout": "2"}
+    late = await held.post("/v1/chat/completions", json=body, headers=headers, timeout=2.0)
+    engine.let_go()
+    await first
+
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "queue_timeout")
+    assert int(late.headers["retry-after"]) >= 1
 
 
 async def test_the_openai_client_reads_on_behind_the_comments(
@@ -288,7 +305,8 @@ async def test_on_sigterm_the_held_go_in_turn_and_the_last_are_sent_elsewhere(
         await eventually(lambda: engine.waiting == 1)
         second = asked(client, "second")
         await until_queued(client, 1)
-        third = asked(client, "third")
+        body = {"model": "mock", "messages": [{"role": "user", "content": LONG}]}
+        third = asyncio.create_task(client.post("/v1/chat/completions", json=body))
         await until_queued(client, 2)
 
         process.terminate()

@@ -25,7 +25,6 @@ def check_simulation(options: SimulateOptions) -> None:
         "--rate": options.rate,
         "--engine-speeds": options.engine_speeds,
         "--client-timeout-ms": (options.client_timeout_ms,),
-        "--program-wait-s": (options.program_wait_s,),
     }
     for flag, values in positive.items():
         wrong = [one for one in values if one is not None and not 0 < one < float("inf")]

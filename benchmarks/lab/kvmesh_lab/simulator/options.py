@@ -85,8 +85,6 @@ class SimulateOptions:
     program_turns: Words = ("off",)
     """Whether programs take turns that fit the caches, under policies of mode kv: on, off, or
     off,on to compare both."""
-    program_wait_s: float = 120.0
-    """Longest that a turn is held for it, s."""
     re_touch: bool = False
     """Have routers remind engines of contexts that are about to be evicted, where programs take
     turns."""

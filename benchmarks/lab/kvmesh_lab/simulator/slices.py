@@ -56,7 +56,7 @@ class Simulator:
     def variants(self) -> tuple[Variant, ...]:
         """Return the policies to compare, those of mode kv as `program_turns` says."""
         found: list[Variant] = []
-        governor = GovernorOptions(max_wait_s=self._options.program_wait_s)
+        governor = GovernorOptions()
         touches = TouchOptions() if self._options.re_touch else None
         governed = msgspec.structs.replace(self.fleet, turns=governor, touches=touches)
         for policy in self._options.policy:

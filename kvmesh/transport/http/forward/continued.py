@@ -47,7 +47,7 @@ class ContinuedStream:
         if isinstance(target, Target):
             self._target = target
             self._owner.send(target, self)
-        elif target is not Wait.WAIT:
+        elif not isinstance(target, Wait):
             self._end()
 
     def fail_attempt(self, failure: UpstreamFailure) -> None:

@@ -17,7 +17,7 @@ from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.scope import End
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
 from kvmesh.transport.http.wire.headers import Headers
-from kvmesh.transport.http.wire.problem import Problem
+from kvmesh.transport.http.wire.problem import Problem, error_event
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 """Of an upstream's error that is passed on as an event."""
@@ -28,26 +28,8 @@ POISON: Final = Problem(
     "poison",
     final=True,
 )
-_COMMENTED: Final[Headers] = (
-    (b"content-type", b"text/event-stream"),
-    (b"x-accel-buffering", b"no"),
-)
-_COMMENT: Final = b": waiting\n\n"
 _NO_WORKER: Final = Problem(503, "no worker can take this request", "no_worker", retry_after_s=1)
 _FAILED: Final = Problem(502, "upstream failed")
-
-
-def comment(exchange: Exchange) -> None:
-    """Tell a client that waits for an event stream that it is not forgotten."""
-    if not exchange.started:
-        exchange.pass_head(200, b"", _COMMENTED, None)
-    exchange.write(_COMMENT)
-
-
-def late_headers(headers: Headers) -> bytes:
-    """Return those of our own headers as comments of an event stream whose head is gone already."""
-    own = [b": %b: %b\n" % one for one in headers if one[0].startswith(b"x-kvmesh-")]
-    return b"".join((*own, b"\n")) if own else b""
 
 
 def finish(exchange: Exchange, data: bytes) -> None:
@@ -62,7 +44,7 @@ def finish_failed(exchange: Exchange, text: bytes) -> None:
     """Pass an upstream's error on in the stream that was begun for its answer."""
     exchange.scope.kind = "finished"
     told = text if 0 < len(text) <= MAX_ERROR_BYTES else _FAILED.body()
-    exchange.write(b"data: %b\n\n" % b" ".join(told.split()))
+    exchange.write(error_event(b" ".join(told.split()), exchange.request.path))
     _break_off(exchange)
 
 
@@ -70,7 +52,7 @@ def answer(exchange: Exchange, problem: Problem, kind: End) -> None:
     """Answer with an error of ours; of the answer nothing but comments has passed."""
     exchange.scope.kind = kind
     if exchange.started:
-        exchange.write(problem.event(exchange.request_id.decode("latin-1")))
+        exchange.write(_event(exchange, problem))
         _break_off(exchange)
     else:
         exchange.fail(problem)
@@ -82,9 +64,13 @@ def break_answer(exchange: Exchange, stream: EventStream | None, problem: Proble
         exchange.abort()
         return
     if not stream.errors:  # else the client has one
-        event = problem.event(exchange.request_id.decode("latin-1"))
+        event = _event(exchange, problem)
         exchange.write(b"\n\n" + event if stream.torn else event)
     _break_off(exchange)
+
+
+def _event(exchange: Exchange, problem: Problem) -> bytes:
+    return problem.event(exchange.request_id.decode("latin-1"), exchange.request.path)
 
 
 def _break_off(exchange: Exchange) -> None:

@@ -16,7 +16,6 @@ from kvmesh.transport.http.forward.endings import (
     POISON,
     answer,
     break_answer,
-    comment,
     finish,
     gave_up,
     redirected,
@@ -25,6 +24,7 @@ from kvmesh.transport.http.forward.message import message_to
 from kvmesh.transport.http.forward.passed_answer import PassedAnswer
 from kvmesh.transport.http.forward.plan import (
     NO_HOLD,
+    WAIT,
     ForwardOptions,
     ForwardPlan,
     Outcome,
@@ -33,6 +33,8 @@ from kvmesh.transport.http.forward.plan import (
 )
 from kvmesh.transport.http.forward.resume import Resumption
 from kvmesh.transport.http.forward.retries import Retries, ends_them
+from kvmesh.transport.http.forward.router_answer import RouterAnswer
+from kvmesh.transport.http.forward.signs import show_life
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import patience_s
 from kvmesh.transport.http.upstream.client import (
@@ -56,7 +58,7 @@ class Forward:
     """
 
     __slots__ = (
-        "_attempts", "_continued", "_failure", "_paused", "_pool", "_retries", "_target",
+        "_attempts", "_continued", "_failure", "_paused", "_pool", "_retries", "_target", "_wait",
         "answer", "call", "clock", "exchange", "options", "plan", "resumption", "scope", "unnamed",
     )  # fmt: skip
 
@@ -84,6 +86,7 @@ class Forward:
         self._target = _NOWHERE
         self._attempts = 0
         self._paused = False
+        self._wait = WAIT
 
     def begin(
         self, plan: ForwardPlan, *, stream: bool = False, resumption: Resumption | None = None
@@ -168,6 +171,11 @@ class Forward:
             return ""
         return "no" if self.resumption is None else self.resumption.word
 
+    @property
+    def silent_s(self) -> float:
+        """Return for how long it may wait while its client is shown nothing."""
+        return self.exchange.silent_s
+
     def patience_s(self) -> float:
         """Return for how long its client waits for a byte, by its own headers; infinite: untold."""
         return patience_s(self.exchange.request)
@@ -198,13 +206,16 @@ class Forward:
         if not isinstance(target, Target):
             if target is None:
                 self.give_up(self._failure)
-            elif target is not Wait.WAIT:
+            elif isinstance(target, Wait):
+                self._wait = target
+            else:
                 answer(self.exchange, target, "refused")
             return
         self._attempts += 1
         self._target = target
         if sink is None:
-            sink = self.answer = PassedAnswer(self, target)
+            kind = RouterAnswer if self.options.blameless else PassedAnswer
+            sink = self.answer = kind(self, target)
         pool = self._pool
         message = message_to(target, self.exchange, pool.own_headers, self.resumption, self.unnamed)
         try:
@@ -354,9 +365,11 @@ class Forward:
         else:
             answer(self.exchange, problem, "failed")
 
-    def comment(self) -> None:
-        """Tell a client that waits for an event stream that it is not forgotten."""
-        comment(self.exchange)
+    def comment(self, *, due: bool) -> bool:
+        """Tell a client that waits for an event stream that it is not forgotten, for how long a
+        held one waits, and at once that it is held; return whether it was told.
+        """
+        return show_life(self.exchange, WAIT if self.call is not None else self._wait, due=due)
 
     def crash(self, error: Exception) -> None:
         """End the exchange for an error of ours."""

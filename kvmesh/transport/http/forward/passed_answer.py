@@ -14,16 +14,12 @@ from kvmesh.core.members.answer_check import (
     has_no_token,
     judge_start,
 )
-from kvmesh.transport.http.forward.endings import (
-    MAX_ERROR_BYTES,
-    finish,
-    finish_failed,
-    late_headers,
-)
+from kvmesh.transport.http.forward.endings import MAX_ERROR_BYTES, finish, finish_failed
 from kvmesh.transport.http.forward.owner import Owner
 from kvmesh.transport.http.forward.plan import GROW_TOKENS, Target
 from kvmesh.transport.http.forward.resume import begin_of
 from kvmesh.transport.http.forward.retries import failure_of
+from kvmesh.transport.http.forward.signs import late_headers
 from kvmesh.transport.http.upstream.messages import (
     OnChunk,
     UpstreamFailure,
@@ -45,14 +41,15 @@ class PassedAnswer:
     """The sink of one attempt.
 
     `stream` counts its events, None of an answer that is none. `begun`: the client has some of it,
-    or gets it. `failed` is an error that is passed on within a stream whose head was sent before,
-    None without. `doubted`: it failed its check, and nobody gave a better one; `error` is one that
-    its client caused. `rest` passes it on where it goes on with a stream that the client has lost.
+    or gets it; `early`: its head alone. `failed` is an error that is passed on within a stream
+    whose head was sent before, None without. `doubted`: it failed its check, and nobody gave a
+    better one; `error` is one that its client caused. `rest` passes it on where it goes on with a
+    stream that the client has lost.
     """
 
     __slots__ = (
         "_check", "_exchange", "_head", "_held", "_options", "_target", "_usage", "_whole", "begun",
-        "doubted", "error", "failed", "on_chunk", "owner", "rest", "stream",
+        "doubted", "early", "error", "failed", "on_chunk", "owner", "rest", "stream",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, target: Target) -> None:
@@ -61,7 +58,7 @@ class PassedAnswer:
         self.stream: EventStream | None = None
         self.failed: bytearray | None = None
         self.error = b""
-        self.begun = self.doubted = False
+        self.begun = self.doubted = self.early = False
         self._exchange = owner.exchange
         self._options = owner.options
         self._target = target
@@ -133,7 +130,8 @@ class PassedAnswer:
             if not head.events or status not in _SUCCESS:
                 self.failed = bytearray()
                 return
-            exchange.write(late_headers(added or head.headers))
+            if not self.early:
+                exchange.write(late_headers(added or head.headers))
         else:
             lines = head.foreign_lines if added else head.all_lines
             lines = head.lines(ours=not added) if lines is None else lines

@@ -1,6 +1,6 @@
 """What a forwarded exchange asks of router or meta-router, and tells them."""
 
-from enum import Enum
+from collections.abc import Callable
 from typing import Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -45,10 +45,21 @@ class Target(msgspec.Struct, frozen=True, gc=False):
     gives_ids: bool = False
 
 
-class Wait(Enum):
-    """No target yet: the plan calls `Forwarding.proceed` when there is one."""
+class Wait(msgspec.Struct, frozen=True):
+    """No target yet: the plan calls `Forwarding.proceed` when there is one.
 
-    WAIT = 0
+    `told` returns for how many seconds more the request is expected to wait, and for how many at
+    most; None: nobody knows. What is known of the answer's `headers` is told with that. `quiet`: it
+    ends within the client's patience, perhaps with an error: nothing is told before.
+    """
+
+    told: Callable[[], tuple[float, float]] | None = None
+    headers: Headers = ()
+    quiet: bool = False
+
+
+WAIT: Final = Wait()
+QUIET: Final = Wait(quiet=True)
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -100,6 +111,13 @@ class Forwarding(Protocol):
 
     def fail_attempt(self, failure: UpstreamFailure) -> None:
         """Give the present attempt up, unless its answer has begun."""
+        ...
+
+    @property
+    def silent_s(self) -> float:
+        """Return for how long it may wait while its client is shown nothing, inf: that of a stream
+        is shown comments.
+        """
         ...
 
     def patience_s(self) -> float:
@@ -196,7 +214,8 @@ class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     upstreams are routers, which give it one, and need not tell apart who asks twice.
     `form` is the API that was asked, "" where an answer of status 200 is believed unseen.
     `deadline_s`: from the start to the last byte. `comments_s`: a client that asked for a stream
-    gets its head and then a comment each so many seconds while the first byte is awaited. `keep`
+    gets its head and then a comment each so many seconds while the first byte is awaited, or each
+    third of the time that it says it waits for a byte; the first at once if it is held. `keep`
     keeps what streams need to go on when their upstream is lost; None: none goes on.
     """
 

@@ -273,7 +273,9 @@ class Resumption:
         if self._opening is None:
             if self._asked and len(self._keep.gives) < _MOST_KNOWN:
                 self._keep.gives.add(origin)
-            first = events.partition(_BLANK)[0]
+            # Behind what a router told while the request waited.
+            begin = events.find(b"\n" + _DATA) + 1 if events.startswith(b":") else 0
+            first = events[begin:].partition(_BLANK)[0]
             data = first[len(_DATA) :] if first.startswith(_DATA) else b""
             self._opening = names_in(data) if len(data) > _OPENING_BYTES else data
 

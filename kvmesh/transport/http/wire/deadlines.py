@@ -14,6 +14,9 @@ REST_S: Final = 1.0
 FAR_S: Final = 2.0
 """An item with less to its deadline does not rest."""
 
+LOOK_S: Final = 0.25
+"""After so long it is seen whether a request is held: of most an answer has begun."""
+
 RESTING: Final = -2
 """The `spoke` of an item at rest is this, less the spoke it will be on again."""
 
@@ -198,8 +201,14 @@ class Timekept(Protocol):
         """Give up: the deadline has passed."""
         ...
 
-    def comment(self) -> None:
-        """Send a sign of life."""
+    def comment(self, *, due: bool) -> bool:
+        """Send a sign of life if it is `due`, or if the request is held and nothing was sent yet;
+        return whether one was sent.
+        """
+        ...
+
+    def patience_s(self) -> float:
+        """Return for how long the client waits for a byte; infinite: untold."""
         ...
 
     def crash(self, error: Exception) -> None:
@@ -210,14 +219,15 @@ class Timekept(Protocol):
 class ForwardClock:
     """The times of one forwarded exchange: its deadline, and comments while it waits.
 
-    Calls `expire` once, `deadline_s` from now, and `comment` each `comments_s` until then. With
+    Calls `expire` once, `deadline_s` from now. Until then `comment` is due each `comments_s`, or
+    each third of the client's patience; it is asked for the first time after `LOOK_S`. With
     `deadline_s` set to `expires_at_s` there are no more comments.
     """
 
     __slots__ = (
-        "_comment_at_s",
         "_comments_s",
         "_kept",
+        "_told_s",
         "_wheel",
         "deadline_s",
         "expires_at_s",
@@ -234,11 +244,12 @@ class ForwardClock:
         self.spoke = -1
         self._kept = kept
         self._wheel = wheel
-        self._comments_s = comments_s or NEVER
+        self._comments_s = NEVER if comments_s is None else comments_s
         wheel.add(self)
         self.expires_at_s = NEVER if deadline_s is None else wheel.now_s + deadline_s
-        self._comment_at_s = wheel.now_s + self._comments_s
-        self.deadline_s = min(self.expires_at_s, self._comment_at_s)
+        self._told_s = now = wheel.now_s
+        first_s = NEVER if comments_s is None else now + min(comments_s, LOOK_S)
+        self.deadline_s = min(self.expires_at_s, first_s)
 
     def is_idle(self) -> bool:
         """Return False: a request waits."""
@@ -253,9 +264,11 @@ class ForwardClock:
         if now >= self.expires_at_s:
             self._kept.expire()
             return
-        self._comment_at_s = now + self._comments_s
-        self.deadline_s = min(self.expires_at_s, self._comment_at_s)
-        self._kept.comment()
+        comments_s = min(self._comments_s, self._kept.patience_s() / 3)
+        if self._kept.comment(due=now >= self._told_s + comments_s):
+            self._told_s = now
+        # Not told although it was due: it is asked again at the next look.
+        self.deadline_s = min(self.expires_at_s, self._told_s + comments_s)
 
     def crash(self, error: Exception) -> None:
         """End the exchange for an error of ours."""

@@ -31,6 +31,10 @@ WORKERLESS: Final = (b"x-kvmesh-refused", b"no-worker")
 """Of a request that no worker of a router can take now, where the client holds it itself."""
 
 
+MESSAGES: Final = "/v1/messages"
+"""The path of Anthropic's API."""
+
+
 class Problem(msgspec.Struct, frozen=True):
     """One error answer. `code` is a constant for programs, `message` is for people.
 
@@ -104,9 +108,9 @@ class Problem(msgspec.Struct, frozen=True):
             error["request_id"] = request_id
         return msgspec.json.encode({"error": error})
 
-    def event(self, request_id: str = "") -> bytes:
-        """Return the same as one server-sent event."""
-        return b"data: %b\n\n" % self.body(request_id)
+    def event(self, request_id: str = "", path: str = "") -> bytes:
+        """Return the same as one event of the stream that was asked for at `path`."""
+        return error_event(self.body(request_id), path)
 
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
         """Return the headers the answer needs besides its content type."""
@@ -118,3 +122,14 @@ class Problem(msgspec.Struct, frozen=True):
         if self.challenge:
             headers.append((b"www-authenticate", self.challenge))
         return (*headers, *self.also)
+
+
+def error_event(body: bytes, path: str) -> bytes:
+    """Return an error's JSON as one server-sent event. Clients of Anthropic's API read named events
+    only, each with its `type`.
+    """
+    if path != MESSAGES:
+        return b"data: %b\n\n" % body
+    if body.startswith(b'{"error"'):
+        body = b'{"type":"error",' + body[1:]
+    return b"event: error\ndata: %b\n\n" % body

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from math import inf
 
 import pytest
 
@@ -51,6 +52,7 @@ class Waiting:
         self.bound = None
         self.may_hold = True
         self.passed = 0
+        self.silent_s = inf
         self.resumable = ""
 
     def patience_s(self) -> float:

@@ -1,3 +1,5 @@
+from math import inf
+
 from kvmesh.app.members.open_streams import QUIET_S, STAY_S, OpenStreams
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.progress import Due
@@ -11,6 +13,7 @@ class Flowing:
 
     bound = None
     may_hold = True
+    silent_s = inf
     resumable = "exact"
 
     def __init__(self, worker: str) -> None:

@@ -14,7 +14,7 @@ AGENT = Standing(
 
 
 def view(router: str, *agents: Standing, bucket: str = "b") -> ProgramsView:
-    return ProgramsView(router, bucket, "on", 30.0, list(agents))
+    return ProgramsView(router, bucket, "on", list(agents))
 
 
 def with_(**changes: object) -> Standing:

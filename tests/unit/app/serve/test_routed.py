@@ -1,5 +1,6 @@
 import random
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ class StillForwarding:
     may_hold = True
     passed = 0
     resumable = ""
+    silent_s = inf
 
     def __init__(self, name: str) -> None:
         self.scope = Scope(name.encode(), lambda *_: None)

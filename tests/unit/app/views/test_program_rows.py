@@ -28,6 +28,10 @@ class OneWorker:
     def capacity_tokens(self, worker: WorkerId) -> int:
         return 100_000 if worker == W0 else 0
 
+    def active_tokens(self, worker: WorkerId) -> int:
+        del worker
+        return 0
+
     def ms_per_token(self, worker: WorkerId) -> float:
         del worker
         return 100.0
@@ -75,7 +79,7 @@ def test_who_waits_is_first_and_says_why() -> None:
     waiting, running = found.rows
     assert (waiting.state, waiting.program, waiting.tenant) == ("waiting", "young0000000", "ann")
     assert (waiting.since_s, waiting.workers, waiting.reserved_tokens) == (4.0, (), 0)
-    assert "in 26 s at the latest" in waiting.why
+    assert "when it has waited longest" in waiting.why
     assert (running.state, running.workers, running.tokens) == ("running", ("w0",), 60_000)
     assert (running.reserved_tokens, running.turns, running.why) == (60_000, 1, "")
     assert found.states == {"waiting": 1, "running": 1, "paused": 0, "ended": 0}

@@ -157,3 +157,19 @@ def test_a_request_of_negative_priority_is_shed_where_that_is_wished() -> None:
     assert queue.offer(WaitingRequest("b", 10), 0.0) is None
     assert patient.offer(WaitingRequest("a", 10, priority=-1), 0.0) is None
     assert (queue.statistics().refused, patient.statistics().refused) == (1, 0)
+
+
+def test_what_waits_is_refused_at_the_latest_when_it_was_told() -> None:
+    queue = make_queue(max_wait_s=10.0)
+    offer(queue, "a/1", "a/2", "b/3", now=1.0)
+
+    assert queue.bound("a/2", 4.0) == 4.0
+    assert queue.bound("b/3", 50.0) == 11.0
+    assert ids(queue.expire(3.9)) == []
+    assert ids(queue.expire(4.0)) == ["a/2"]
+    queue.options = AdmissionOptions(max_wait_s=30.0)
+    offer(queue, "a/4", now=5.0)
+    assert ids(queue.expire(11.0)) == ["a/1", "b/3"]
+    queue.options = AdmissionOptions(max_wait_s=7.0)
+    assert ids(queue.expire(12.0)) == ["a/4"]
+    assert queue.statistics().expired == 4

@@ -547,7 +547,7 @@ def test_a_turn_that_has_to_wait_is_taken_when_it_is_given() -> None:
     routers.fill()
     one = routers.enter(turn=named("a", 512))
     held = routers.dispatch.decide(one, 1.0)
-    waits = routers.dispatch.binding.holds_turn("q")
+    waits = "q" in routers.dispatch.binding.governed
     [released] = routers.dispatch.binding.release(121.0, lambda: False)
     assert isinstance(released.verdict, Placed)
     one.given = released.verdict

@@ -85,13 +85,13 @@ def test_where_there_is_no_governor_nothing_is_kept() -> None:
     assert not turns.may_hold(make_turn("a", 10**6), 3.0)
 
 
-def test_what_cannot_wait_need_not_be_asked_about() -> None:
+def test_what_cannot_wait_is_asked_about_too_since_there_may_be_room_elsewhere() -> None:
     turns = turns_of()
     play(turns, 9000, 9000, agent="b")
     play(turns, 9000, 9000, agent="c", at=W2)
 
     assert turns.may_hold(make_turn("a", 9000), 3.0)
-    assert not turns.may_hold(make_turn("a", 9000, patience_s=0.0), 3.0)
+    assert turns.may_hold(make_turn("a", 9000, patience_s=0.0), 3.0)
 
 
 def test_a_turn_that_is_begun_as_if_it_had_been_asked_about_waits_for_nothing() -> None:

@@ -15,6 +15,7 @@ class SmallFleet:
     def __init__(self, **tokens: int) -> None:
         self.tokens = {WorkerId(name): held for name, held in tokens.items()}
         self.per_token_ms = 100.0
+        self.active: dict[WorkerId, int] = {}
 
     def workers(self, now: float) -> Collection[WorkerId]:
         del now
@@ -22,6 +23,9 @@ class SmallFleet:
 
     def capacity_tokens(self, worker: WorkerId) -> int:
         return self.tokens.get(worker, 0)
+
+    def active_tokens(self, worker: WorkerId) -> int:
+        return self.active.get(worker, 0)
 
     def ms_per_token(self, worker: WorkerId) -> float:
         del worker

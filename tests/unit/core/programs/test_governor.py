@@ -2,7 +2,7 @@ from math import inf
 
 import pytest
 
-from kvmesh.core.programs.governor import LOOKED_AT, GovernorOptions
+from kvmesh.core.programs.governor import LAPSE_S, LOOKED_AT, SWAP, GovernorOptions
 from kvmesh.core.programs.pricing import LEAST_TURNOVER, WORTH
 from kvmesh.core.programs.turn import Grant
 from tests.unit.core.programs.program_cases import (
@@ -15,6 +15,16 @@ from tests.unit.core.programs.program_cases import (
     make_turn,
     take,
 )
+
+SWAPPED_S = SWAP * 0.7
+"""An engine is left in peace for so long for a context of 700 tokens."""
+
+
+def quick_fleet(**more: int) -> SmallFleet:
+    """Return engines with room for one context, that compute 1,000 tokens in a second."""
+    fleet = SmallFleet(w1=1000, **more)
+    fleet.per_token_ms = 1.0
+    return fleet
 
 
 def test_programs_whose_contexts_fit_go_anywhere() -> None:
@@ -223,16 +233,97 @@ def test_room_is_left_for_an_older_turn_that_a_sibling_holds() -> None:
 
 
 def test_a_siblings_turn_that_should_be_over_has_no_claim() -> None:
-    one, two = (make_governor(SmallFleet(w1=1000), max_wait_s=30.0) for _ in range(2))
+    one, two = (make_governor(quick_fleet(), max_wait_s=inf) for _ in range(2))
     take(one, "a", 700, 0.0)
     one.ask(make_turn("old", 700), 1.0)
     for name, agent in one.updates.items():
         two.receive(name, agent.record(1.0), 1.0)
-    two.ask(make_turn("young", 700), 25.0)
-    two.table.remove(key("a"))
-    two.removed(W1)
+    two.ask(make_turn("young", 700), 5.0)
+    due_s = 1.0 + SWAPPED_S + LAPSE_S
 
-    assert [name for name, _ in two.release(54.0)] == ["young/1"]
+    assert two.release(due_s - 0.1) == []
+    assert two.next_s(due_s - 0.1) == pytest.approx(due_s)
+    assert [name for name, _ in two.release(due_s)] == ["young/1"]
+
+
+def test_the_longest_waiting_goes_whatever_it_evicts_one_at_a_time_an_engine() -> None:
+    governor = make_governor(quick_fleet(), max_wait_s=inf)
+    take(governor, "a", 700, 0.0)
+    for name, at_s in (("b", 1.0), ("c", 2.0)):
+        assert governor.ask(make_turn(name, 700), at_s) is None
+    assert governor.most_s("b/1") == pytest.approx(SWAPPED_S)
+    assert governor.most_s("c/1") == pytest.approx(2 * SWAPPED_S)
+
+    first_s = 1.0 + SWAPPED_S
+    assert governor.release(first_s - 0.1) == []
+    assert governor.next_s(first_s - 0.1) == pytest.approx(first_s)
+    assert governor.release(first_s) == [("b/1", Grant(frozenset({W1})))]
+    governor.chosen(make_turn("b", 700), W1, first_s)
+    assert governor.release(first_s + SWAPPED_S - 0.1) == []
+    assert governor.release(first_s + SWAPPED_S) == [("c/1", Grant(frozenset({W1})))]
+    assert governor.statistics().late == 2
+
+
+def test_a_swap_at_a_sibling_leaves_the_engine_in_peace_here() -> None:
+    one, two = (make_governor(quick_fleet(), max_wait_s=inf) for _ in range(2))
+    take(one, "a", 700, 0.0)
+    take(two, "a", 700, 0.0)
+    one.ask(make_turn("b", 700), 1.0)
+    for name, agent in one.updates.items():
+        two.receive(name, agent.record(1.0), 1.0)
+    two.ask(make_turn("c", 700), 1.5)
+    assert two.most_s("c/1") == pytest.approx(2 * SWAPPED_S)
+    first_s = 1.0 + SWAPPED_S
+    assert one.release(first_s)
+    one.chosen(make_turn("b", 700), W1, first_s)
+    for name, agent in one.updates.items():
+        two.receive(name, agent.record(first_s), first_s)
+
+    assert two.release(first_s + SWAPPED_S - 0.1) == []
+    assert two.release(first_s + SWAPPED_S) == [("c/1", Grant(frozenset({W1})))]
+    two.removed(W1)
+    assert not two.release(first_s + SWAPPED_S)
+
+
+def test_a_late_turn_goes_home_where_that_is_as_soon() -> None:
+    governor = make_governor(quick_fleet(w2=1000), max_wait_s=inf)
+    turn = make_turn("b", 700)
+    governor.chosen(turn, W2, 0.0)
+    governor.ended(turn, make_end(W2), 0.0)
+    take(governor, "a", 700, 10.0)
+    governor.chosen(make_turn("c", 700), W2, 10.0)
+    assert governor.ask(make_turn("b", 700, 2), 11.0) is None
+
+    assert governor.release(11.0 + SWAPPED_S) == [("b/2", Grant(frozenset({W2})))]
+
+
+def test_what_requests_of_no_program_hold_is_no_room() -> None:
+    fleet = SmallFleet(w1=1000)
+    governor = make_governor(fleet, max_wait_s=1000.0)
+    take(governor, "a", 400, 0.0)
+    assert governor.check(make_turn("b", 590), 0.0) is not None
+    fleet.active = {W1: 400 + 400}
+    for second in range(1, 60):
+        governor.measure_others(float(second))
+
+    assert governor.ask(make_turn("b", 590), 60.0) is None
+    fleet.active = {W1: 400}
+    for second in range(61, 120):
+        governor.measure_others(float(second))
+    assert [name for name, _ in governor.release(120.0)] == ["b/1"]
+
+
+def test_however_many_other_requests_a_quarter_is_left_to_programs() -> None:
+    fleet = SmallFleet(w1=1000)
+    governor = make_governor(fleet)
+    fleet.active = {W1: 5000}
+    take(governor, "a", 150, 0.0)
+    for second in range(1, 60):
+        governor.measure_others(float(second))
+
+    assert governor.ask(make_turn("b", 90), 60.0) is not None
+    governor.chosen(make_turn("b", 90), W1, 60.0)
+    assert governor.ask(make_turn("c", 90), 60.0) is None
 
 
 def test_a_bound_that_changes_holds_for_what_waits() -> None:

@@ -40,11 +40,13 @@ def test_a_known_context_counts_whatever_a_request_looks_like() -> None:
     assert not governor.passes(key("a"), 1, 1.0)
 
 
-@pytest.mark.parametrize("options", [{"turns": False}, {"small_share": 0.5}])
-def test_where_nothing_would_be_held_everybody_passes(options: dict[str, object]) -> None:
+@pytest.mark.parametrize(("options", "tokens"), [({"turns": False}, 400), ({}, 10)])
+def test_where_nothing_would_be_held_everybody_passes(
+    options: dict[str, object], tokens: int
+) -> None:
     governor = with_one(make_governor(SmallFleet(w1=1000), **options), "a", 900)
 
-    assert governor.passes(key("new"), 400, 1.0)
+    assert governor.passes(key("new"), tokens, 1.0)
 
 
 def test_beside_a_worker_whose_cache_is_unknown_everybody_passes() -> None:
@@ -96,7 +98,7 @@ def test_of_an_agent_with_two_turns_the_first_tells_how_long_it_waits() -> None:
     governor.ask(make_turn("b", 700, 1), 1.0)
     governor.ask(make_turn("b", 700, 2), 2.0)
 
-    assert governor.held_since() == {key("b"): 1.0}
+    assert governor.held_since() == {key("b"): (1.0, 31.0)}
 
 
 def test_a_reservation_is_told_until_it_ends() -> None:

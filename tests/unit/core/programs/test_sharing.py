@@ -27,6 +27,10 @@ class TwoWorkers:
         del worker
         return 100_000
 
+    def active_tokens(self, worker: WorkerId) -> int:
+        del worker
+        return 0
+
     def ms_per_token(self, worker: WorkerId) -> float:
         del worker
         return 0.5

@@ -367,7 +367,7 @@ def test_a_turn_without_room_waits_and_keeps_nobody_else_back() -> None:
     assert isinstance(ask_turn(binding, "a", 0.0), Placed)
 
     assert ask_turn(binding, "b", 1.0) is None
-    assert (len(binding), binding.waiting, binding.holds_turn("b")) == (1, {}, True)
+    assert (len(binding), binding.waiting, "b" in binding.governed) == (1, {}, True)
     assert isinstance(binding.ask(make_request("plain", family=7), 1.0), Placed)
     assert release(binding, 2.0) == []
     assert release(binding, 2.1) == []
@@ -419,3 +419,30 @@ def test_a_client_that_leaves_is_held_no_longer() -> None:
     assert binding.cancel("b")
     assert not binding.cancel("b")
     assert not governor.waiting
+
+
+def test_whoever_is_held_is_told_how_long_and_let_go_by_then() -> None:
+    binding, governor = make_governed(W1, max_wait_s=30.0)
+    assert isinstance(ask_turn(binding, "a", 0.0), Placed)
+    assert ask_turn(binding, "b", 1.0) is None
+
+    most_s = binding.bound_s("b", 1.0, 1.0)
+    assert most_s < 30.0
+    assert 0.0 < binding.expected_wait_s("b", 1.0) < most_s
+    governor.change(GovernorOptions(max_wait_s=600.0))
+    assert release(binding, 0.9 + most_s) == []
+    assert [one.request_id for one in release(binding, 1.0 + most_s)] == ["b"]
+
+
+def test_what_is_queued_is_refused_before_its_client_gives_up() -> None:
+    binding, _ = make_binding(W1, max_wait_s=30.0)
+    binding.ask(make_request("r1"), 0.0)
+    for name in ("r2", "r3"):
+        assert binding.ask(make_request(name, family=1), 0.0) is None
+
+    assert binding.bound_s("r2", 4.5, 0.0) == 4.5
+    assert binding.bound_s("r3", float("inf"), 0.0) == 30.0
+    assert binding.expected_wait_s("r2", 1.0) == binding.retry_after_s()
+    assert binding.expire(4.5) == ["r2"]
+    assert binding.expire(29.9) == []
+    assert binding.expire(30.0) == ["r3"]

@@ -15,6 +15,7 @@ from kvmesh.core.insight.explain import view_decision
 from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.outcomes import SERVED, failed_attempt
+from kvmesh.core.programs.governor import GovernorOptions
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import Forecast, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
@@ -269,6 +270,8 @@ def test_dispatch_answers_a_refusal_that_says_when_to_come_back() -> None:
 
 class _Waits:
     """A governor that holds every turn."""
+
+    options = GovernorOptions()
 
     def ask(self, turn: Turn, now: float, among: object) -> None:
         """Hold it."""

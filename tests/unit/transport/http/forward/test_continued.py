@@ -4,7 +4,7 @@ import pytest
 
 from kvmesh._native import Head
 from kvmesh.transport.http.forward.continued import ContinuedStream
-from kvmesh.transport.http.forward.plan import Target, Wait
+from kvmesh.transport.http.forward.plan import WAIT, Target, Wait
 from kvmesh.transport.http.forward.resume import Resumption, StreamKeep
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.upstream.messages import UpstreamFailure, UpstreamSink
@@ -239,7 +239,7 @@ def test_garbage_ends_the_stream() -> None:
 
 def test_one_that_waits_proceeds_and_one_without_anybody_ends() -> None:
     owner = Owner()
-    continued = owner.begin(Wait.WAIT, W2, W3)
+    continued = owner.begin(WAIT, W2, W3)
     assert owner.sent == []
 
     continued.proceed()

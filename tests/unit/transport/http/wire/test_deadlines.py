@@ -1,7 +1,17 @@
 from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
 
 from kvmesh.tasks import TASK
-from kvmesh.transport.http.wire.deadlines import NEVER, REST_S, RESTING, DeadlineWheel
+from kvmesh.transport.http.wire.deadlines import (
+    LOOK_S,
+    NEVER,
+    REST_S,
+    RESTING,
+    DeadlineWheel,
+    ForwardClock,
+)
 from tests.conftest import Contexts
 
 
@@ -241,3 +251,62 @@ def test_a_long_sleep_is_made_up_for_at_once() -> None:
     wheel.wake(item)
 
     assert 0.0 <= loop.now - wheel.now_s <= 0.1 + 1e-6
+
+
+class Kept:
+    """What a clock drives: held or not."""
+
+    def __init__(
+        self, *, held: bool, patience_s: float = NEVER, comments_s: float | None = 12.0
+    ) -> None:
+        self.held, self._patience_s = held, patience_s
+        self.loop = Loop()
+        self.told: list[float] = []
+        self.expired: list[float] = []
+        wheel = DeadlineWheel(self.loop, tick_s=0.1, spokes=4)
+        self.clock = ForwardClock(self, wheel, 40.0, comments_s)
+
+    def comment(self, *, due: bool) -> bool:
+        tells = due or (self.held and not self.told)
+        if tells:
+            self.told.append(self.loop.now - 100.0)
+        return tells
+
+    def patience_s(self) -> float:
+        return self._patience_s
+
+    def expire(self) -> None:
+        self.expired.append(self.loop.now - 100.0)
+        self.clock.stop()
+
+    def crash(self, error: Exception) -> None:
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("kept", "first_s", "then_s"),
+    [
+        (Kept(held=True), LOOK_S, 12.0),
+        (Kept(held=False), 12.0, 12.0),
+        (Kept(held=True, patience_s=9.0), LOOK_S, 3.0),
+        (Kept(held=False, patience_s=9.0), 3.0, 3.0),
+    ],
+)
+def test_comments_come_before_a_client_has_waited_for_a_byte_and_at_once_of_what_is_held(
+    kept: Kept, first_s: float, then_s: float
+) -> None:
+    kept.loop.run(30.0)
+
+    assert kept.told[0] == pytest.approx(first_s, abs=0.5)
+    assert {round(b - a) for a, b in pairwise(kept.told)} == {round(then_s)}
+    assert not kept.expired
+    kept.loop.run(10.5)
+    assert [round(at) for at in kept.expired] == [40]
+
+
+def test_without_comments_there_is_only_the_deadline() -> None:
+    kept = Kept(held=True, comments_s=None)
+
+    assert kept.clock.deadline_s == kept.clock.expires_at_s == 140.0
+    kept.loop.run(39.0)
+    assert (kept.told, kept.expired) == ([], [])

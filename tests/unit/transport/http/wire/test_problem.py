@@ -9,7 +9,7 @@ from kvmesh.errors import (
     RequestError,
     TransportError,
 )
-from kvmesh.transport.http.wire.problem import Problem
+from kvmesh.transport.http.wire.problem import Problem, error_event
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,12 @@ def test_an_error_in_a_stream_is_one_event() -> None:
 def test_a_client_learns_when_to_come_back() -> None:
     assert Problem(429, "slow down", retry_after_s=3).headers() == ((b"retry-after", b"3"),)
     assert Problem(400, "bad").headers() == ()
+
+
+def test_an_error_in_a_stream_of_anthropics_api_is_an_event_of_that_name() -> None:
+    own = Problem(503, "full").event("id-1", "/v1/messages")
+    theirs = b'{"type":"error","error":{"type":"api_error"}}'
+
+    assert own.startswith(b'event: error\ndata: {"type":"error","error":{"message":"full",')
+    assert error_event(theirs, "/v1/messages") == b"event: error\ndata: %b\n\n" % theirs
+    assert error_event(theirs, "/v1/responses") == b"data: %b\n\n" % theirs
