@@ -135,7 +135,7 @@ class PlainChats:
 
         `generate`: the chat ends with a generation prompt. Raises what tokenising raises.
         """
-        extra = b"" if rest is NOTHING else _packed(rest)
+        extra = b"" if rest is NOTHING else packed_rest(rest)
         if extra is None:
             return None
         shape = (extra, generate, roles)
@@ -248,7 +248,7 @@ def _chat(roles: Sequence[str], texts: Sequence[str], generate: bool, rest: Rest
     )
 
 
-def _packed(rest: Rest) -> bytes | None:
+def packed_rest(rest: Rest) -> bytes | None:
     """Return bytes that differ for different rests; None for one that msgpack cannot hold."""
     try:
         return msgspec.msgpack.encode(rest)
