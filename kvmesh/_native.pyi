@@ -416,9 +416,9 @@ class Scanned:
         """The body of a chat, its list of messages empty."""
     def find_messages(
         self, kept: dict[int, tuple[bytes, _Value]], seed: int, domain: bytes, /
-    ) -> tuple[list[_Value | None], list[tuple[int, int, bytes]]]:
-        """Return what is kept of each message of a chat, None for nothing, and of each that is not
-        kept its number, its place in `kept` and what it is kept by: `domain` and its bytes.
+    ) -> tuple[list[_Value | None], list[tuple[int, int, int, int]]]:
+        """Return what is kept of each message of a chat, beside `domain` and its bytes; None for
+        nothing, then its number, its place in `kept`, and where in the body it begins and ends.
         """
 
 def scan(body: bytes, chat: bool, /) -> Scanned | None:

@@ -90,10 +90,12 @@ class KnownChats:
         kept = self._messages
         seed = xxh3_64_intdigest(start, kept.seed) if start else kept.seed
         found, others = scanned.find_messages(kept.young, seed, start)
-        for index, place, read in others:
+        for index, place, begin, end in others:
+            raw = scanned.body[begin:end]
+            read = start + raw
             one = kept.find(place, read)
             if one is None:
-                one = KnownMessage(_MESSAGES.decode(memoryview(read)[len(start) :]), len(read))
+                one = KnownMessage(_MESSAGES.decode(raw), len(raw))
                 kept.keep(place, read, one)
             found[index] = one
         return cast("list[KnownMessage]", found)

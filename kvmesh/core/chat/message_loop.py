@@ -3,7 +3,7 @@
 The prints of messages that stand as they did before are known: only the others are run again.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Final, TypeGuard, cast
 
@@ -16,94 +16,87 @@ from jinja2.visitor import NodeVisitor
 
 from kvmesh.core.chat.chat import JsonObject
 
+Place = tuple[int, ...]
+"""What differs for two stands of a message whose prints may differ."""
+
 Choose = Callable[[Sequence[object]], Sequence[int]]
 """Which messages to print, in order, told the values that their prints depend on."""
 
 MARK: Final = "\ue000NEXT MESSAGE\ue001"
 """Stands in front of each message that is printed, and behind the last."""
 
-_MESSAGES: Final = "messages"
 _PICK: Final = "kvmesh_pick"
-_FOREIGN: Final = (
-    *(nodes.Block, nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport),
-    *(nodes.Scope, nodes.OverlayScope),
+_FOREIGN: Final = (nodes.Block, nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)
+_CHANCE: Final = frozenset(("lipsum", "random"))
+_ALL: Final = nodes.Name("messages", "load")
+_LOOP: Final = nodes.Name("loop", "load")
+_HERE: Final = nodes.Getattr(_LOOP, "index0", "load")
+_PLACES: Final = (
+    (nodes.Const(0), "start"),
+    (nodes.Sub(_HERE, nodes.Const(1)), "before"),
+    (nodes.Add(_HERE, nodes.Const(1)), "after"),
 )
-_POSITION: Final = frozenset(("first", "index", "index0"))
-_NEIGHBOURS: Final = {"previtem": "before", "nextitem": "after", "last": "after"}
+_OF_LOOP: Final = {
+    **dict.fromkeys(("first", "index", "index0"), "position"),
+    "previtem": "before",
+    "nextitem": "after",
+    "last": "after",
+}
 
 
 class _Reads(NodeVisitor):
-    """What a loop's body reads besides its message: whether it is the first, which it is, the
-    messages before and after it, the first of all, other names. Not `local`: who knows what.
+    """What a loop's body reads besides its message: `about` has its position, the messages before
+    and after it, that at the start; `names` are all names. Not `local`: other messages, too, or
+    what the body itself changes.
     """
 
-    def __init__(self, body: Sequence[nodes.Node]) -> None:
+    def __init__(self, body: Iterable[nodes.Node]) -> None:
         self.about: set[str] = set()
         self.names: set[str] = set()
         self.local = True
         self._depth = 0
-        self._visit_all(body)
-
-    def _visit_all(self, several: Sequence[nodes.Node]) -> None:
-        for one in several:
-            self.visit(one)
-
-    def visit_For(self, node: nodes.For) -> None:  # noqa: N802  jinja2's name
-        self.visit(node.target)
-        self.visit(node.iter)
-        self._depth += 1
-        self._visit_all([*node.body, *node.else_, *([node.test] if node.test else [])])
-        self._depth -= 1
-
-    def visit_Getattr(self, node: nodes.Getattr) -> None:  # noqa: N802
-        if self._depth or not _is_name(node.node, "loop"):
-            self.generic_visit(node)
-        elif node.attr in _POSITION:
-            self.about.add(node.attr)
-        else:
-            self._note(_NEIGHBOURS.get(node.attr))
-
-    def visit_Getitem(self, node: nodes.Getitem) -> None:  # noqa: N802
-        if not _is_name(node.node, _MESSAGES):
-            self.generic_visit(node)
-        elif isinstance(node.arg, nodes.Const) and node.arg.value == 0:
-            self.about.add("start")
-        else:
-            self._note(None if self._depth else _neighbour(node.arg))
+        for node in body:
+            self.visit(node)
 
     def _note(self, what: str | None) -> None:
         self.local = self.local and what is not None
         self.about.add(what or "")
 
+    def visit_For(self, node: nodes.For) -> None:  # noqa: N802  jinja2's name
+        self.visit(node.iter)
+        self._depth += 1
+        for one in (node.target, *node.body, *node.else_, *filter(None, [node.test])):
+            self.visit(one)
+        self._depth -= 1
+
+    def visit_Getattr(self, node: nodes.Getattr) -> None:  # noqa: N802
+        if self._depth or node.node != _LOOP:
+            self.generic_visit(node)
+        else:
+            self._note(_OF_LOOP.get(node.attr))
+
+    def visit_Getitem(self, node: nodes.Getitem) -> None:  # noqa: N802
+        if self._depth or node.node != _ALL:
+            self.generic_visit(node)
+        else:
+            self._note(next((what for place, what in _PLACES if node.arg == place), None))
+
     def visit_Name(self, node: nodes.Name) -> None:  # noqa: N802
         self.names.add(node.name)
-        self.local = self.local and node.name not in {_MESSAGES, "lipsum"}
-        self.local = self.local and (node.name != "loop" or self._depth > 0)
+        if node.name in {_ALL.name, *_CHANCE} or (node.name == _LOOP.name and not self._depth):
+            self._note(None)
 
     def visit_Filter(self, node: nodes.Filter) -> None:  # noqa: N802
-        self.local = self.local and node.name != "random"
+        if node.name in _CHANCE:
+            self._note(None)
         self.generic_visit(node)
 
     def visit_NSRef(self, _node: nodes.NSRef) -> None:  # noqa: N802
-        self.local = False
+        self._note(None)
 
     def visit_Break(self, _node: nodes.Break) -> None:  # noqa: N802
-        self.local = self.local and self._depth > 0
-
-
-def _is_name(node: nodes.Node, name: str) -> bool:
-    return isinstance(node, nodes.Name) and node.name == name
-
-
-def _neighbour(place: nodes.Node) -> str | None:
-    """Return which message is at `place`, by the number of the one that is printed."""
-    if not isinstance(place, nodes.Sub | nodes.Add) or not isinstance(place.right, nodes.Const):
-        return None
-    left = place.left
-    here = isinstance(left, nodes.Getattr) and left.attr == "index0" and _is_name(left.node, "loop")
-    if not here or place.right.value != 1:
-        return None
-    return "before" if isinstance(place, nodes.Sub) else "after"
+        if not self._depth:
+            self._note(None)
 
 
 class _Picked(list[JsonObject]):
@@ -142,19 +135,16 @@ class MessageLoop:
         self._template = template
         self._about = about
 
-    def places(self, numbers: list[int], context: int) -> list[tuple[int, ...]]:
+    def places(self, numbers: list[int], context: int) -> list[Place]:
         """Return for each message what differs where its print may: `numbers` tell messages apart,
         `context` all else that prints depend on.
         """
-        about, size = self._about, len(numbers)
-        none = [0] * size
-        start = numbers[:1] * size if "start" in about else none
+        about, none = self._about, [0] * len(numbers)
+        start = [numbers[0]] * len(numbers) if "start" in about else none
         before = [numbers[-1], *numbers[:-1]] if "before" in about else none
         after = [*numbers[1:], 0] if "after" in about else none
-        where = none
-        if about & _POSITION:
-            where = [1, *none[1:]] if about & _POSITION == {"first"} else list(range(size))
-        return list(zip([context] * size, start, before, after, where, strict=True))
+        position = range(len(numbers)) if "position" in about else none
+        return list(zip([context] * len(numbers), start, before, after, position, strict=True))
 
     def run(self, variables: Mapping[str, object], choose: Choose) -> list[str] | None:
         """Return what is printed in front of all messages, of each chosen, and behind them; None
@@ -176,14 +166,14 @@ def find_message_loop(
 ) -> MessageLoop | None:
     """Return the loop of a template, None for one that prints messages in another way."""
     tree = environment.parse(source)
-    loop = next((node for node in reversed(tree.body) if _goes_through_messages(node)), None)
+    loop = next((node for node in reversed(tree.body) if _visits_messages(node)), None)
     if loop is None or any(tree.find(one) for one in _FOREIGN):
         return None
     others = [node for node in tree.body if node is not loop]
     macros = [node for node in others if isinstance(node, nodes.Macro)]
-    names = [name for node in others if node not in macros for name in _names_set(node)]
-    reads, stored = _Reads(loop.body), frozenset(names)
-    if any(node.find(nodes.Macro) for node in others) or _MESSAGES in stored:
+    stored = frozenset(name for node in others if node not in macros for name in _names_set(node))
+    reads = _Reads(loop.body)
+    if any(node.find(nodes.Macro) for node in others) or _ALL.name in stored:
         return None
     if not reads.local or not all(_is_closed(macro, stored) for macro in macros):
         return None
@@ -214,8 +204,8 @@ def _is_closed(macro: nodes.Macro, stored: frozenset[str]) -> bool:
     return reads.local and not reads.about and free.isdisjoint(stored)
 
 
-def _goes_through_messages(node: nodes.Node) -> TypeGuard[nodes.For]:
+def _visits_messages(node: nodes.Node) -> TypeGuard[nodes.For]:
     """Return whether a loop visits all messages, one after the other."""
     if not isinstance(node, nodes.For) or not isinstance(node.target, nodes.Name):
         return False
-    return _is_name(node.iter, _MESSAGES) and not (node.test or node.else_ or node.recursive)
+    return node.iter == _ALL and not (node.test or node.else_ or node.recursive)

@@ -90,11 +90,7 @@ class HfTokenizer:
         """
         template = self._template(chat)
         try:
-            plain = None
-            if len(chat.messages) <= MOST_MESSAGES:
-                plain = self._pack_plain(chat, template, domain)
-                if plain is None:
-                    plain = self._pack_parts(chat, template, domain)
+            plain = self._pack_texts(chat, template, domain)
             packed = self._known[template].pack(chat, domain) if plain is None else plain
         except (UnicodeEncodeError, TypeError) as error:
             raise _no_unicode(error) from error
@@ -213,15 +209,17 @@ class HfTokenizer:
             return None
         return plain.pack(*said, chat.add_generation_prompt, rest, domain)
 
-    def _pack_parts(self, chat: ChatInput, template: ChatTemplate, domain: str) -> bytes | None:
-        """Return the packed ids of a chat with lists of parts that its engine makes strings of, as
-        of a chat of these strings; None for any other.
+    def _pack_texts(self, chat: ChatInput, template: ChatTemplate, domain: str) -> bytes | None:
+        """Return the packed ids of a chat that is only roles and texts, or lists of parts that its
+        engine makes strings of, as of a chat of these strings; None for any other.
         """
         given = chat.messages
-        if any(len(one) != _FIELDS for one in given):
+        if len(given) > MOST_MESSAGES:
             return None
-        if not any(isinstance(one.get("content"), list) for one in given):
-            return None
+        packed = self._pack_plain(chat, template, domain)
+        lists = [isinstance(one.get("content"), list) for one in given if len(one) == _FIELDS]
+        if packed is not None or len(lists) < len(given) or not any(lists):
+            return packed
         made = self._shape(chat, template).messages
         if len(made) != len(given) or not all(map(_is_text, given, made)):
             return None

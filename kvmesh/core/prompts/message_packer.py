@@ -12,7 +12,7 @@ from jinja2 import Undefined
 from jinja2.utils import Namespace
 
 from kvmesh.core.chat.chat import ChatInput, KnownMessage, KnownTools
-from kvmesh.core.chat.message_loop import MessageLoop
+from kvmesh.core.chat.message_loop import MessageLoop, Place
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import ChatShape
 from kvmesh.core.prompts.plain_chats import Rest, packed_rest
@@ -34,7 +34,7 @@ class _Prints:
     def __init__(self, loop: MessageLoop, said: Sequence[KnownMessage]) -> None:
         self._loop = loop
         self._said = said
-        self._places: list[tuple[int, ...]] = []
+        self._places: list[Place] = []
         self._chosen: list[int] = []
 
     def choose(self, context: int) -> list[int]:

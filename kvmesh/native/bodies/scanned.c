@@ -84,20 +84,7 @@ static int is_of(PyObject *entry, PyObject *domain, const uint8_t *at, Py_ssize_
            !memcmp(PyBytes_AS_STRING(read) + start, at, (size_t)size);
 }
 
-/* Return (index, place, bytes) of a message that is not kept. */
-static PyObject *describe_message(Py_ssize_t index, PyObject *place, PyObject *domain,
-                                  const uint8_t *at, Py_ssize_t size) {
-    Py_ssize_t start = PyBytes_GET_SIZE(domain);
-    PyObject *read = PyBytes_FromStringAndSize(NULL, start + size);
-    if (read == NULL) {
-        return NULL;
-    }
-    memcpy(PyBytes_AS_STRING(read), PyBytes_AS_STRING(domain), (size_t)start);
-    memcpy(PyBytes_AS_STRING(read) + start, at, (size_t)size);
-    return Py_BuildValue("nON", index, place, read);
-}
-
-/* find_messages(kept, seed, domain) -> what is kept of each, None for nothing; what is not kept */
+/* find_messages(kept, seed, domain) -> what is kept of each, None for nothing; where the others are */
 static PyObject *scanned_find_messages(Scanned *self, PyObject *const *args, Py_ssize_t nargs) {
     PyObject *kept, *domain;
     uint64_t seed;
@@ -115,35 +102,27 @@ static PyObject *scanned_find_messages(Scanned *self, PyObject *const *args, Py_
         walk.at = json_value(at, walk.end, SCAN_DEPTH, &found);
         PyObject *place = PyLong_FromUnsignedLongLong(xxh3_64(at, (size_t)(walk.at - at), seed));
         PyObject *entry = place == NULL ? NULL : PyDict_GetItemWithError(kept, place);
-        PyObject *one = Py_None;
-        if (is_of(entry, domain, at, walk.at - at)) {
-            one = PyTuple_GET_ITEM(entry, 1);
-        } else if (place != NULL && !PyErr_Occurred()) {
-            append_made(&others, describe_message(i, place, domain, at, walk.at - at));
+        int known = is_of(entry, domain, at, walk.at - at);
+        if (!known && !PyErr_Occurred()) {
+            append_made(&others, Py_BuildValue("nOnn", i, place, (Py_ssize_t)(at - scan->body),
+                                               (Py_ssize_t)(walk.at - scan->body)));
         }
+        PyObject *one = known ? PyTuple_GET_ITEM(entry, 1) : Py_None;
         set_made(&messages, i, PyErr_Occurred() ? NULL : Py_NewRef(one));
         Py_XDECREF(place);
     }
-    if (messages == NULL || others == NULL) {
-        XDECREF_ALL(messages, others);
-        return NULL;
-    }
-    return Py_BuildValue("NN", messages, others);
+    PyObject *made = messages == NULL || others == NULL ? NULL : PyTuple_Pack(2, messages, others);
+    XDECREF_ALL(messages, others);
+    return made;
 }
 
-/* The body of a chat without its messages. */
 static PyObject *scanned_rest(Scanned *self, void *Py_UNUSED(closure)) {
-    const Scan *scan = &self->scan;
-    if (scan->messages.at == NULL) {
-        return Py_NewRef(self->body);
-    }
-    Py_ssize_t head = scan->messages.at + 1 - scan->body;
-    Py_ssize_t tail = scan->size - head - scan->messages.size + 2; /* from the bracket on */
-    PyObject *rest = PyBytes_FromStringAndSize(NULL, head + tail);
-    if (rest != NULL) {
-        memcpy(PyBytes_AS_STRING(rest), scan->body, (size_t)head);
-        memcpy(PyBytes_AS_STRING(rest) + head, scan->body + scan->size - tail, (size_t)tail);
-    }
+    const ScanSpan *list = &self->scan.messages;
+    const char *body = PyBytes_AS_STRING(self->body), *end = body + self->scan.size;
+    const char *from = list->at == NULL ? end : (const char *)list->at + 1;
+    const char *to = list->at == NULL ? end : from + list->size - 2;
+    PyObject *rest = PyBytes_FromStringAndSize(body, from - body);
+    PyBytes_ConcatAndDel(&rest, PyBytes_FromStringAndSize(to, end - to));
     return rest;
 }
 

@@ -184,3 +184,32 @@ def test_another_message_in_its_place_is_not_taken_for_it(monkeypatch: pytest.Mo
 )
 def test_what_is_no_chat_is_for_others_to_tell(body: bytes) -> None:
     assert read(KnownChats(1 << 20), body, "") is None
+
+
+def test_what_is_kept_is_compared_with_its_domain_and_bytes() -> None:
+    scanned = scan(b'{"messages": [{"content": "a"}, {"content": "b"}], "n": 1}', True)
+    assert scanned is not None
+    _, others = scanned.find_messages({}, 7, b"")
+    (_, first, begin, end), (_, second, *_) = others
+
+    assert scanned.body[begin:end] == b'{"content": "a"}'
+    assert scanned.rest == b'{"messages": [], "n": 1}'
+    for kept in ((b"", "a"), (b"x" + scanned.body[begin:end], "a"), (scanned.body[begin:end], "a")):
+        known = kept[0] == scanned.body[begin:end]
+        found, left = scanned.find_messages({first: kept, second: (b"", "b")}, 7, b"")
+        assert found == ["a" if known else None, None]
+        assert left == others[known:]
+    assert (
+        scanned.find_messages({first: (b"d" + scanned.body[begin:end], "a")}, 7, b"d")[0][0] == "a"
+    )
+
+
+def test_a_completion_has_no_messages() -> None:
+    scanned = scan(b'{"prompt": "x", "messages": [{}]}', False)
+    bare = scan(b'{"prompt": "x"}', False)
+
+    assert scanned is not None
+    assert bare is not None
+    assert scanned.find_messages({}, 7, b"") == ([], [])
+    assert bare.find_messages({}, 7, b"") == ([], [])
+    assert bare.rest == bare.body
