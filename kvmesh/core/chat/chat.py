@@ -28,17 +28,19 @@ _NUMBERS: Final = count(1)
 
 
 class KnownMessage(JsonObject):
-    """A message that was read before, from `size` bytes; no other has its `number`. `sound`:
-    nothing of it is wrong, nor media. `made` is what its engine made of it for the content format
-    `how`, `shown` what of that reaches its template. `ids` are those of what its template printed
-    when it stood among what `seen` says; None: what it printed cannot be tokenized on its own.
+    """A message that was read before, from `size` bytes; no other has its `number`. Its `role` is
+    here, too, in reach without its fields. `sound`: nothing of it is wrong, nor media. `made` is
+    what its engine made of it for the content format `how`, `shown` what of that reaches its
+    template. `ids` are those of what the template printed when it stood among what `seen` says;
+    None: what it printed cannot be tokenized on its own.
     """
 
-    __slots__ = ("how", "ids", "made", "number", "seen", "shown", "size", "sound")
+    __slots__ = ("how", "ids", "made", "number", "role", "seen", "shown", "size", "sound")
 
     def __init__(self, fields: JsonObject, size: int) -> None:
         super().__init__(fields)
         self.size = size
+        self.role = fields.get("role")
         self.number = next(_NUMBERS)
         self.how = ""
         self.made: JsonObject = {}
@@ -97,6 +99,13 @@ def shaped_tools(
     if tools.made is None:
         tools.made = [shape(tool) for tool in tools]
     return tools.made
+
+
+def has_role(messages: list[JsonObject], role: str) -> bool:
+    """Return whether one of the messages is of this role."""
+    return role in [
+        one.role if isinstance(one, KnownMessage) else one.get("role") for one in messages
+    ]
 
 
 class ChatBody(msgspec.Struct, frozen=True):

@@ -139,12 +139,14 @@ class MessageLoop:
         """Return for each message what differs where its print may: `numbers` tell messages apart,
         `context` all else that prints depend on.
         """
-        about, none = self._about, [0] * len(numbers)
-        start = [numbers[0]] * len(numbers) if "start" in about else none
-        before = [numbers[-1], *numbers[:-1]] if "before" in about else none
-        after = [*numbers[1:], 0] if "after" in about else none
-        position = range(len(numbers)) if "position" in about else none
-        return list(zip([context] * len(numbers), start, before, after, position, strict=True))
+        about, all_alike = self._about, [context] * len(numbers)
+        if not about:
+            return [(context,)] * len(numbers)
+        start = [numbers[0]] * len(numbers) if "start" in about else all_alike
+        before = [numbers[-1], *numbers[:-1]] if "before" in about else all_alike
+        after = [*numbers[1:], 0] if "after" in about else all_alike
+        position = range(len(numbers)) if "position" in about else all_alike
+        return list(zip(all_alike, start, before, after, position, strict=True))
 
     def run(self, variables: Mapping[str, object], choose: Choose) -> list[str] | None:
         """Return what is printed in front of all messages, of each chosen, and behind them; None

@@ -214,12 +214,10 @@ class HfTokenizer:
         engine makes strings of, as of a chat of these strings; None for any other.
         """
         given = chat.messages
-        if len(given) > MOST_MESSAGES:
+        if len(given) > MOST_MESSAGES or any(len(one) != _FIELDS for one in given):
             return None
-        packed = self._pack_plain(chat, template, domain)
-        lists = [isinstance(one.get("content"), list) for one in given if len(one) == _FIELDS]
-        if packed is not None or len(lists) < len(given) or not any(lists):
-            return packed
+        if not any(isinstance(one.get("content"), list) for one in given):
+            return self._pack_plain(chat, template, domain)
         made = self._shape(chat, template).messages
         if len(made) != len(given) or not all(map(_is_text, given, made)):
             return None

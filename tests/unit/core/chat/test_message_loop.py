@@ -75,7 +75,7 @@ def test_templates_of_another_form_have_no_loop(source: str) -> None:
 
 
 NUMBERS = [7, 8, 9]
-NONE = (1, 0, 0, 0, 0)
+NONE = (1,)
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ NONE = (1, 0, 0, 0, 0)
         ("{% for p in m.parts if p %}{{ loop.length }}{% break %}{% endfor %}", [NONE] * 3),
         ("{% for p in m %}{{ p }}{% else %}x{% endfor %}{% continue %}", [NONE] * 3),
         ("{{ m.content | trim }}{{ m['content'] }}{{ tools.x }}", [NONE] * 3),
-        ("{{ loop.index }}", [(1, 0, 0, 0, 0), (1, 0, 0, 0, 1), (1, 0, 0, 0, 2)]),
-        ("{{ loop.first }}", [(1, 0, 0, 0, 0), (1, 0, 0, 0, 1), (1, 0, 0, 0, 2)]),
-        ("{{ loop.last }}", [(1, 0, 0, 8, 0), (1, 0, 0, 9, 0), (1, 0, 0, 0, 0)]),
-        ("{{ messages[loop.index0 + 1].role }}", [(1, 0, 0, 8, 0), (1, 0, 0, 9, 0), NONE]),
-        ("{{ loop.previtem }}", [(1, 0, 9, 0, 0), (1, 0, 7, 0, 0), (1, 0, 8, 0, 0)]),
-        ("{{ messages[loop.index0 - 1] }}", [(1, 0, 9, 0, 0), (1, 0, 7, 0, 0), (1, 0, 8, 0, 0)]),
-        ("{{ messages[0].role }}", [(1, 7, 0, 0, 0)] * 3),
+        ("{{ loop.index }}", [(1, 1, 1, 1, 0), (1, 1, 1, 1, 1), (1, 1, 1, 1, 2)]),
+        ("{{ loop.first }}", [(1, 1, 1, 1, 0), (1, 1, 1, 1, 1), (1, 1, 1, 1, 2)]),
+        ("{{ loop.last }}", [(1, 1, 1, 8, 1), (1, 1, 1, 9, 1), (1, 1, 1, 0, 1)]),
+        ("{{ messages[loop.index0 + 1] }}", [(1, 1, 1, 8, 1), (1, 1, 1, 9, 1), (1, 1, 1, 0, 1)]),
+        ("{{ loop.previtem }}", [(1, 1, 9, 1, 1), (1, 1, 7, 1, 1), (1, 1, 8, 1, 1)]),
+        ("{{ messages[loop.index0 - 1] }}", [(1, 1, 9, 1, 1), (1, 1, 7, 1, 1), (1, 1, 8, 1, 1)]),
+        ("{{ messages[0].role }}", [(1, 7, 1, 1, 1)] * 3),
     ],
 )
 def test_a_message_stands_otherwise_where_what_its_print_reads_differs(
