@@ -259,6 +259,7 @@ def test_parts_that_are_no_texts_are_rendered() -> None:
     developer = ChatInput.from_body({"messages": [{"role": "developer", "content": parts("Hi")}]})
 
     assert tokenizer.encode_chat(of(media))
+    assert text(tokenizer, of(None)).startswith("<s>user:</s>")
     assert tokenizer.encode_chat(named)
     assert text(tokenizer, developer).startswith("<s>system:Hi</s>")
 
