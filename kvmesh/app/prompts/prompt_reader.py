@@ -27,8 +27,8 @@ from kvmesh.core.chat.prompt_form import PLAIN, PromptForm, Unforeseen, keep_tok
 from kvmesh.core.engines.engine import Engine
 from kvmesh.core.engines.registry import DEFAULT_KIND, engine_of
 from kvmesh.core.prompts.parity import ParityProbe
-from kvmesh.core.prompts.plain_chats import MOST_MESSAGES
 from kvmesh.core.prompts.segment_cache import unpack_ids
+from kvmesh.core.prompts.text_packer import MOST_MESSAGES
 from kvmesh.core.prompts.tokenizer_facts import TooMuchNewTextError
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import (

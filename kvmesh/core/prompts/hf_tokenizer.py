@@ -12,9 +12,9 @@ from kvmesh.core.chat.template_call import TemplateCall, TemplateTraits
 from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.prompts.byte_tokenizer import check_ids
 from kvmesh.core.prompts.message_packer import MessagePacker
-from kvmesh.core.prompts.plain_chats import MOST_MESSAGES, NOTHING, PlainChats, Rest
+from kvmesh.core.prompts.plain_chats import NOTHING, PlainChats, Rest
 from kvmesh.core.prompts.segment_cache import ByteBudgetCache, SegmentCache, unpack_ids
-from kvmesh.core.prompts.text_packer import roles_and_texts
+from kvmesh.core.prompts.text_packer import MOST_MESSAGES, roles_and_texts
 from kvmesh.core.prompts.tokenizer_facts import (
     TextBackend,
     TokenizerOptions,

@@ -17,15 +17,10 @@ from kvmesh.core.chat.skeleton import Skeleton
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import ChatShape
 from kvmesh.core.prompts.segment_cache import ENTRY_OVERHEAD, SegmentCache
-from kvmesh.core.prompts.text_packer import Opening, filled
+from kvmesh.core.prompts.text_packer import MOST_MESSAGES, Opening, filled
 from kvmesh.errors import RequestError
 
 ROLES: Final = frozenset(("system", "developer", "user", "assistant", "tool"))
-MOST_MESSAGES: Final = 96
-"""Longer chats are rendered: to learn of one would hold the event loop for more than 5 ms. 30
-messages take some 1 ms, once for each sequence of roles.
-"""
-
 MOST_MARKS: Final = 16
 """Strings that a text with a hint in it is searched for: 16 take some 0.5 us in 200 characters."""
 

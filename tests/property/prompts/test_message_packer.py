@@ -51,7 +51,8 @@ FORMS = {
         for name, about in ABOUT.items()
     },
     "open": f"{{% for m in messages %}}{SAID}>x{{% endfor %}}{TAIL}",
-    "behind": f"a>x{{% for m in messages %}}{SAID}{{% endfor %}}b",
+    "head": f"a>x{{% for m in messages %}}{SAID}{{% endfor %}}{TAIL}",
+    "tail": f"a{{% for m in messages %}}{SAID}{{% endfor %}}b",
     "front": f"a{{% for m in messages %}}{{{{ m.role }}}}{SAID}{{% endfor %}}{TAIL}",
 }
 NAMES = st.sampled_from(
@@ -98,7 +99,6 @@ FIELDS = st.fixed_dictionaries(
         "tool_choice": st.just("none"),
         "reasoning_effort": st.sampled_from(["none", "high"]),
         "add_generation_prompt": st.booleans(),
-        "cache_salt": st.sampled_from(["a", "b"]),
     },
 )
 
@@ -128,12 +128,14 @@ def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
     bodies = []
     for _ in range(draw(st.integers(2, 6))):
         bodies.append({"messages": [*messages], **fields})
-        change = draw(st.integers(0, 7))
-        if change == 0:
+        change = draw(st.sampled_from(["fields", "one", "fewer", "salt", *["more"] * 4]))
+        if change == "fields":
             fields = draw(FIELDS)
-        elif change == 1:
+        elif change == "salt":
+            fields = {**fields, "cache_salt": draw(st.sampled_from(["a", "b", ""]))}
+        elif change == "one":
             messages[draw(st.integers(0, len(messages) - 1))] = draw(MESSAGE)
-        elif change == 2:
+        elif change == "fewer":
             messages = [*messages[: draw(st.integers(1, len(messages)))], *messages[-1:]]
         else:
             messages += draw(st.lists(MESSAGE, min_size=1, max_size=2))

@@ -9,7 +9,7 @@ from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.engines.registry import EngineKind
 from kvmesh.core.prompts.hf_tokenizer import HfTokenizer
-from kvmesh.core.prompts.plain_chats import MOST_MESSAGES
+from kvmesh.core.prompts.text_packer import MOST_MESSAGES
 from kvmesh.core.prompts.tokenizer_facts import TextBackend, TokenizerOptions
 from kvmesh.errors import RequestError
 

@@ -8,8 +8,9 @@ from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import ChatShape, TemplateCall, TemplateTraits
 from kvmesh.core.engines.registry import engine_of
-from kvmesh.core.prompts.plain_chats import MOST_MESSAGES, NOTHING, PlainChats, Rest
+from kvmesh.core.prompts.plain_chats import NOTHING, PlainChats, Rest
 from kvmesh.core.prompts.segment_cache import AddedToken, SegmentCache
+from kvmesh.core.prompts.text_packer import MOST_MESSAGES
 from kvmesh.errors import RequestError
 
 TEMPLATE = (
