@@ -55,9 +55,8 @@ FORMS = {
     "tail": f"a{{% for m in messages %}}{SAID}{{% endfor %}}b",
     "front": f"a{{% for m in messages %}}{{{{ m.role }}}}{SAID}{{% endfor %}}{TAIL}",
 }
-NAMES = st.sampled_from(
-    [*ABOUT, "reasoning", "tools", "chatml", "open", "behind"]
-) | st.sampled_from(sorted(FORMS))
+OFTEN = (*ABOUT, "reasoning", "tools", "chatml", "open", "head", "tail")
+NAMES = st.sampled_from(OFTEN) | st.sampled_from(sorted(FORMS))
 VOCABULARY = st.sampled_from(["special", "straddling", *sorted(VOCABULARIES)])
 TEXT = st.sampled_from(["a", "b", "Hello"]) | st.lists(st.sampled_from(MARKS), max_size=4).map(
     "".join
