@@ -1,6 +1,8 @@
 """What is rendered as a whole, and what is kept of prints."""
 
 import json
+import tracemalloc
+from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -27,7 +29,7 @@ class Chats:
     def __init__(self, source: str, engine: EngineKind = "vllm", width: int = 1) -> None:
         self.width = width
         self.known = KnownChats(1 << 20)
-        self.tokenized: list[str] = []
+        self.tokenized: list[str] | deque[str] = []
         template = ChatTemplate(source, {}, lambda: datetime(2026, 1, 2, tzinfo=UTC), origin="t")
         segments = SegmentCache(
             [AddedToken("<s>", normalized=False)], self._encode, capacity=1 << 20
@@ -35,7 +37,7 @@ class Chats:
         self.packer = MessagePacker(template, engine_of(engine).chat, segments)
 
     def _encode(self, texts: Sequence[str]) -> list[bytes]:
-        self.tokenized += texts
+        self.tokenized.extend(texts)
         return [bytes(byte for byte in text.encode() for _ in range(self.width)) for text in texts]
 
     def read(self, messages: list[Any], **fields: object) -> ChatInput:
@@ -139,3 +141,20 @@ def test_tools_of_other_numbers_are_other_contexts() -> None:
         "<s>buser:Hi",
         "<s>auser:Hi",
     ]
+
+
+def test_what_is_kept_of_messages_and_prints_is_bounded() -> None:
+    chats = Chats(LOOP)
+    chats.known = KnownChats(1 << 18)
+    chats.tokenized = deque(maxlen=1)
+    tracemalloc.start()
+    try:
+        for number in range(4000):
+            said = f"{number} " * 100
+            assert chats.say([{"role": "user", "content": said}]) == f"<s>user:{said}"
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    # What was said takes 2 MB as text alone; the ids of segments may take 1 MB.
+    assert kept < (1 << 20) + 2 * (1 << 18)
