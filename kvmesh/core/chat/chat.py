@@ -25,6 +25,7 @@ Source: vLLM `renderers/chat_utils.py`, `MM_PARSER_MAP`.
 
 
 _NUMBERS: Final = count(1)
+_NOTHING: Final[JsonObject] = {}
 
 
 class KnownMessage(JsonObject):
@@ -43,8 +44,7 @@ class KnownMessage(JsonObject):
         self.role = fields.get("role")
         self.number = next(_NUMBERS)
         self.how = ""
-        self.made: JsonObject = {}
-        self.shown: JsonObject = {}
+        self.made = self.shown = _NOTHING
         self.sound = False
         self.seen: tuple[int, ...] | None = ()
         self.ids = b""
