@@ -51,14 +51,15 @@ class KnownMessage(JsonObject):
 
 
 class KnownTools(list[JsonObject]):
-    """Tools that were read before, likewise."""
+    """Tools that were read before, likewise. `packed` are they as bytes."""
 
-    __slots__ = ("made", "number", "sound")
+    __slots__ = ("made", "number", "packed", "sound")
 
     def __init__(self, tools: list[JsonObject]) -> None:
         super().__init__(tools)
         self.number = next(_NUMBERS)
         self.made: list[JsonObject] | None = None
+        self.packed = b""
         self.sound = False
 
 

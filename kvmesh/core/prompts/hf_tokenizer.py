@@ -234,7 +234,8 @@ class HfTokenizer:
 
 def _is_text(given: JsonObject, made: JsonObject) -> bool:
     """Return whether an engine makes of a message no more than a role and a text."""
-    return made.get("role") == given.get("role") and isinstance(made.get("content"), str)
+    role, content = made.get("role"), made.get("content")
+    return role == given.get("role") and isinstance(role, str) and isinstance(content, str)
 
 
 def _chat_key(chat: ChatInput) -> bytes:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from kvmesh._native import TextPacker
-from kvmesh.core.chat.chat import ChatInput, JsonObject
+from kvmesh.core.chat.chat import ChatInput, JsonObject, KnownTools
 from kvmesh.core.chat.opaque_text import Piece, Slot
 from kvmesh.core.chat.skeleton import Skeleton
 from kvmesh.core.chat.template import ChatTemplate
@@ -246,7 +246,10 @@ def _chat(roles: Sequence[str], texts: Sequence[str], generate: bool, rest: Rest
 def packed_rest(rest: Rest) -> bytes | None:
     """Return bytes that differ for different rests; None for one that msgpack cannot hold."""
     try:
-        return msgspec.msgpack.encode(rest)
+        if not isinstance(tools := rest.tools, KnownTools):
+            return msgspec.msgpack.encode(rest)
+        tools.packed = tools.packed or msgspec.msgpack.encode(tools)
+        return tools.packed + msgspec.msgpack.encode(msgspec.structs.replace(rest, tools=None))
     except (OverflowError, UnicodeEncodeError, TypeError):
         return None
 

@@ -264,6 +264,14 @@ def test_parts_that_are_no_texts_are_rendered() -> None:
     assert text(tokenizer, developer).startswith("<s>system:Hi</s>")
 
 
+def test_a_message_with_media_and_no_role_is_rendered() -> None:
+    template = "{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}"
+    tokenizer = make(Characters(), {"default": template}, engine="transformers")
+    nameless = ChatInput.from_body({"messages": [{"content": [None], "tools": None}]})
+
+    assert text(tokenizer, nameless) == "<s>:"
+
+
 def test_a_lone_surrogate_in_a_part_is_the_clients_error() -> None:
     template = "{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}"
     tokenizer = make(Characters(), {"default": template})
