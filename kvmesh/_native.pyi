@@ -6,7 +6,7 @@ file to the module.
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Self, TypeAlias, final
+from typing import Final, Self, TypeAlias, TypeVar, final
 
 from kvmesh.core.blocks.events import Cleared, Event, Removed, Stored, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
@@ -57,6 +57,8 @@ from kvmesh.transport.extproc.messages import (
     ResponseTrailers,
 )
 from kvmesh.transport.grpc.session_events import Event as SessionEvent
+
+_Value = TypeVar("_Value")
 
 VERSION: Final[int]
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/base/base.h."""
@@ -386,6 +388,9 @@ class Scanned:
     def bare(self) -> bool:
         """Whether a chat has nothing but messages that are texts."""
     @property
+    def count(self) -> int:
+        """How many messages a chat has."""
+    @property
     def cache_key(self) -> str:
         """`prompt_cache_key`, or nothing."""
     @property
@@ -406,6 +411,15 @@ class Scanned:
     @property
     def prompt(self) -> str | None:
         """The prompt of a completion."""
+    @property
+    def rest(self) -> bytes:
+        """The body of a chat, its list of messages empty."""
+    def find_messages(
+        self, kept: dict[int, tuple[bytes, _Value]], seed: int, domain: bytes, /
+    ) -> tuple[list[_Value | None], list[tuple[int, int, int, int]]]:
+        """Return what is kept of each message of a chat, beside `domain` and its bytes; None for
+        nothing, then its number, its place in `kept`, and where in the body it begins and ends.
+        """
 
 def scan(body: bytes, chat: bool, /) -> Scanned | None:
     """Return what routing reads of a chat or else a completion, kept as the bytes that it is.

@@ -28,6 +28,7 @@ from kvmesh.core.engines.engine import Engine
 from kvmesh.core.engines.registry import DEFAULT_KIND, engine_of
 from kvmesh.core.prompts.parity import ParityProbe
 from kvmesh.core.prompts.segment_cache import unpack_ids
+from kvmesh.core.prompts.text_packer import MOST_MESSAGES
 from kvmesh.core.prompts.tokenizer_facts import TooMuchNewTextError
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import (
@@ -122,17 +123,17 @@ class PromptReader:
         try:
             if prompt is not None:
                 return self.tokenizer.pack(prompt, add_special_tokens=True, domain=salt)
-            if scanned.bare and (messages := scanned.messages):
+            if scanned.bare and scanned.count <= MOST_MESSAGES and (messages := scanned.messages):
                 return self.tokenizer.pack_messages(messages, salt)
-            return self._pack_body(scanned.body, salt)
+            return self._pack_body(scanned, salt)
         except RequestError:
             return None
 
-    def _pack_body(self, body: bytes, salt: str) -> bytes | str | None:
+    def _pack_body(self, scanned: Scanned, salt: str) -> bytes | str | None:
         """Return our ids of a chat with parts, tools or template arguments; None where the engine
         may make others. Raises `RequestError`.
         """
-        found = self._chats.read(body, salt)
+        found = self._chats.read(scanned, salt)
         if found is None:
             return None
         parsed, chat = found

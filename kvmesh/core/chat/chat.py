@@ -1,6 +1,7 @@
 """What a chat request says that decides its prompt tokens, and nothing else."""
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from typing import Final, cast
 
 import msgspec
@@ -23,30 +24,50 @@ Source: vLLM `renderers/chat_utils.py`, `MM_PARSER_MAP`.
 """
 
 
+_NUMBERS: Final = count(1)
+_NOTHING: Final[JsonObject] = {}
+
+
 class KnownMessage(JsonObject):
-    """A message that was read before, of bytes that begin with its domain. `sound`: nothing of it
-    is wrong, nor media. `made` keeps what its engine makes of it, by the content's format.
+    """A message that was read before, from `size` bytes; no other has its `number`. Its `role` is
+    here, too, in reach without its fields. `sound`: nothing of it is wrong, nor media. `made` is
+    what its engine made of it for the content format `how`, `shown` what of that reaches its
+    template. `ids` are those of what the template printed when it stood among what `seen` says;
+    None: what it printed cannot be tokenized on its own.
     """
 
-    __slots__ = ("made", "read", "sound")
+    __slots__ = ("how", "ids", "made", "number", "role", "seen", "shown", "size", "sound")
 
-    def __init__(self, fields: JsonObject, read: bytes) -> None:
+    def __init__(self, fields: JsonObject, size: int) -> None:
         super().__init__(fields)
-        self.read = read
-        self.made: dict[str, JsonObject] = {}
+        self.size = size
+        self.role = fields.get("role")
+        self.number = next(_NUMBERS)
+        self.how = ""
+        self.made = self.shown = _NOTHING
         self.sound = False
+        self.seen: tuple[int, ...] | None = ()
+        self.ids = b""
 
 
 class KnownTools(list[JsonObject]):
-    """Tools that were read before, likewise."""
+    """Tools that were read before, likewise. `packed` are they as bytes."""
 
-    __slots__ = ("made", "read", "sound")
+    __slots__ = ("made", "number", "packed", "sound")
 
-    def __init__(self, tools: list[JsonObject], read: bytes) -> None:
+    def __init__(self, tools: list[JsonObject]) -> None:
         super().__init__(tools)
-        self.read = read
+        self.number = next(_NUMBERS)
         self.made: list[JsonObject] | None = None
+        self.packed = b""
         self.sound = False
+
+
+def without_nulls(message: JsonObject) -> JsonObject:
+    """Return a message without null fields, which many templates would print as `None`."""
+    if None not in message.values():
+        return message
+    return {key: value for key, value in message.items() if value is not None}
 
 
 def shaped(
@@ -56,7 +77,7 @@ def shaped(
     are known.
     """
     return [
-        (one.made.get(how) if isinstance(one, KnownMessage) else None) or _shaped(one, how, shape)
+        one.made if isinstance(one, KnownMessage) and one.how == how else _shaped(one, how, shape)
         for one in messages
     ]
 
@@ -66,7 +87,7 @@ def _shaped(
 ) -> JsonObject:
     made = shape(message, how)
     if isinstance(message, KnownMessage):
-        message.made[how] = made
+        message.how, message.made, message.shown = how, made, without_nulls(made)
     return made
 
 
@@ -79,6 +100,13 @@ def shaped_tools(
     if tools.made is None:
         tools.made = [shape(tool) for tool in tools]
     return tools.made
+
+
+def has_role(messages: list[JsonObject], role: str) -> bool:
+    """Return whether one of the messages is of this role."""
+    return role in [
+        one.role if isinstance(one, KnownMessage) else one.get("role") for one in messages
+    ]
 
 
 class ChatBody(msgspec.Struct, frozen=True):

@@ -8,15 +8,15 @@ from typing import Final, Generic, TypeVar, cast
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from kvmesh._native import Scanned
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.chat.chat import ChatBody, ChatInput, JsonObject, KnownMessage, KnownTools
-from kvmesh.core.chat.inference import Inference, InferenceRequest, is_readable
+from kvmesh.core.chat.inference import InferenceRequest, decode_request
 from kvmesh.errors import RequestError
 
 OBJECT_BYTES: Final = 1200
-"""About how much a decoded and shaped message takes besides its JSON and its texts."""
+"""About how much a decoded and shaped message takes besides its JSON, its texts and its ids."""
 
-_RAW_CHATS: Final = msgspec.json.Decoder(Inference[list[msgspec.Raw]])
 _MESSAGES: Final = msgspec.json.Decoder(JsonObject)
 _TOOLS: Final = msgspec.json.Decoder(list[JsonObject] | None)
 
@@ -24,7 +24,8 @@ V = TypeVar("V")
 
 
 class _Kept(Generic[V]):
-    """What was read, by a hash of it, in two generations of `half` bytes each: the `young` ones.
+    """What was read, beside its bytes, by a hash of these, in two generations of `half` bytes each:
+    the `young` ones.
 
     The hash is seeded by chance, so that nobody can have messages take each other's place; what is
     found is compared all the same.
@@ -32,26 +33,29 @@ class _Kept(Generic[V]):
 
     def __init__(self, half: int) -> None:
         self._half = half
-        self.young: dict[int, V] = {}
-        self._old: dict[int, V] = {}
+        self.young: dict[int, tuple[bytes, V]] = {}
+        self._old: dict[int, tuple[bytes, V]] = {}
         self._size = 0
         self.seed = randbits(64)
 
-    def find(self, place: int, length: int) -> V | None:
-        """Return what is at a place and was not used lately; it is among the young from now on."""
-        found = self._old.get(place)
-        if found is not None:
-            self.keep(place, found, length)
-        return found
+    def find(self, place: int, read: bytes) -> V | None:
+        """Return what was made of these bytes; it is among the young from now on."""
+        for kept in (self.young, self._old):
+            found = kept.get(place)
+            if found is not None and found[0] == read:
+                if kept is self._old:
+                    self.keep(place, *found)
+                return found[1]
+        return None
 
-    def keep(self, place: int, value: V, length: int) -> None:
-        """Keep a value made of so many bytes until many others were."""
-        size = 2 * length + OBJECT_BYTES
+    def keep(self, place: int, read: bytes, value: V) -> None:
+        """Keep what was made of these bytes until many others were."""
+        size = 3 * len(read) + OBJECT_BYTES
         if size > self._half // 2:
             return
         if self._size + size > self._half:
             self._old, self.young, self._size = self.young, {}, 0
-        self.young[place] = value
+        self.young[place] = read, value
         self._size += size
 
 
@@ -65,17 +69,14 @@ class KnownChats:
         self._messages = _Kept[KnownMessage](capacity // 2)
         self._tools = _Kept[KnownTools](capacity // 8)
 
-    def read(self, body: bytes, domain: str) -> tuple[InferenceRequest, ChatInput] | None:
+    def read(self, scanned: Scanned, domain: str) -> tuple[InferenceRequest, ChatInput] | None:
         """Return a chat's fields, its messages left out, and what reaches its template; None for
         any that has something wrong (`core.chat.inference.read_chat`). Raises `RequestError`.
         """
         start = domain.encode("utf-8", "surrogatepass") + b"\0" if domain else b""
         try:
-            chat = _RAW_CHATS.decode(body)
-            raws = cast("object", chat.messages)  # raw where there are none
-            if not is_readable(chat, body) or not isinstance(raws, list):
-                return None
-            messages = self._read_messages(chat.messages, start)
+            chat = decode_request(scanned.rest)
+            messages = self._read_messages(scanned, start)
             rest = _rest_of(chat)
             tools = self._read_tools(chat.tools, start) if chat.tools else None
         except UNREADABLE:
@@ -83,35 +84,32 @@ class KnownChats:
         known = msgspec.structs.replace(
             rest, messages=cast("list[JsonObject]", messages), tools=tools
         )
-        return cast("InferenceRequest", chat), ChatInput.of(known)
+        return chat, ChatInput.of(known)
 
-    def _read_messages(self, raws: list[msgspec.Raw], start: bytes) -> list[KnownMessage]:
+    def _read_messages(self, scanned: Scanned, start: bytes) -> list[KnownMessage]:
         kept = self._messages
-        young, seed = kept.young, kept.seed
-        messages: list[KnownMessage] = []
-        for raw in raws:
-            read = start + bytes(raw)
-            place = xxh3_64_intdigest(read, seed)
-            found = young.get(place)
-            if found is None or found.read != read:
-                found = kept.find(place, len(read))
-                if found is None or found.read != read:
-                    found = KnownMessage(_MESSAGES.decode(raw), read)
-                    kept.keep(place, found, len(read))
-                young = kept.young
-            messages.append(found)
-        return messages
+        seed = xxh3_64_intdigest(start, kept.seed) if start else kept.seed
+        found, others = scanned.find_messages(kept.young, seed, start)
+        for index, place, begin, end in others:
+            raw = scanned.body[begin:end]
+            read = start + raw
+            one = kept.find(place, read)
+            if one is None:
+                one = KnownMessage(_MESSAGES.decode(raw), len(raw))
+                kept.keep(place, read, one)
+            found[index] = one
+        return cast("list[KnownMessage]", found)
 
     def _read_tools(self, raw: msgspec.Raw, start: bytes) -> KnownTools | None:
         kept, read = self._tools, start + bytes(raw)
         place = xxh3_64_intdigest(read, kept.seed)
-        found = kept.young.get(place) or kept.find(place, len(read))
-        if found is None or found.read != read:
+        found = kept.find(place, read)
+        if found is None:
             tools = _TOOLS.decode(raw)
             if not tools:
                 return None
-            found = KnownTools(tools, read)
-            kept.keep(place, found, len(read))
+            found = KnownTools(tools)
+            kept.keep(place, read, found)
         return found
 
 
@@ -120,7 +118,7 @@ _FIELDS: Final = tuple(name for name in ChatBody.__struct_fields__ if name not i
 _NOTHING: Final = ChatBody([])
 
 
-def _rest_of(chat: Inference[list[msgspec.Raw]]) -> ChatBody:
+def _rest_of(chat: InferenceRequest) -> ChatBody:
     """Return what of a chat is decoded anew each time."""
     fields: JsonObject = {
         name: msgspec.json.decode(raw) for name in _FIELDS if (raw := getattr(chat, name))

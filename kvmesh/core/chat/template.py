@@ -9,7 +9,8 @@ from typing import Final, cast
 
 import jinja2
 
-from kvmesh.core.chat.chat import JsonObject, content_parts
+from kvmesh.core.chat.chat import JsonObject, content_parts, without_nulls
+from kvmesh.core.chat.message_loop import Choose, MessageLoop, find_message_loop
 from kvmesh.core.chat.opaque_text import (
     SENTINEL,
     OpaqueText,
@@ -61,6 +62,8 @@ class ChatTemplate:
                 f"{origin}, line {error.lineno}: {error.message}; the chat template does not "
                 "compile: correct it or give another with the template option"
             ) from error
+        # Every run copies them: Jinja's own mapping of two takes a third of a short run for that.
+        self._template.globals = dict(self._template.globals)
         self._special_tokens: Mapping[str, object] = dict(special_tokens)
         self._source = source
         self._clock = clock
@@ -70,6 +73,9 @@ class ChatTemplate:
         self._system_first: dict[Callable[[str], bool], bool] = {}
         self.knows_developer = '"developer"' in source or "'developer'" in source
         self.uses_clock = "strftime_now" in source
+        self.loop: MessageLoop | None = None
+        if not self.uses_clock:
+            self.loop = find_message_loop(environment, source, functions)
 
     def content_format(self, detect: Callable[[str], ContentFormat]) -> ContentFormat:
         """Return what `detect` finds in the template's source, looked for once."""
@@ -87,7 +93,7 @@ class ChatTemplate:
 
     def render(self, call: TemplateCall) -> str:
         """Return the prompt text. Raises `RequestError` with the template's own reason."""
-        messages = [_without_nulls(message) for message in call.messages]
+        messages = [without_nulls(message) for message in call.messages]
         continued = ""
         if call.cut == "continue":
             messages[-1] = {**messages[-1]}
@@ -103,6 +109,19 @@ class ChatTemplate:
         if call.cut == "media":
             return text[: max(text.rfind(MEDIA_TAG), 0)]
         return text
+
+    def render_messages(
+        self, call: TemplateCall, messages: list[JsonObject], choose: Choose
+    ) -> list[str] | None:
+        """Return what is printed in front of the messages, which are the call's without nulls, of
+        each that `choose` names, and behind them; None where all must be rendered as a whole.
+        """
+        if self.loop is None:
+            return None
+        try:
+            return self.loop.run(self._variables(call, messages), choose)
+        except TEMPLATE_FAULTS:
+            return None
 
     def now(self, pattern: str) -> str:
         """Return what the template's clock prints now."""
@@ -123,7 +142,7 @@ class ChatTemplate:
         try:
             texts = {key: opaque(trace, [Slot(index)]) for index, key in enumerate(keys)}
             messages = [
-                cast("JsonObject", put_texts(_without_nulls(message), texts))
+                cast("JsonObject", put_texts(without_nulls(message), texts))
                 for message in call.messages
             ]
             text = template.render(**self._variables(call, messages))
@@ -160,13 +179,6 @@ class ChatTemplate:
             "tools": call.tools,
             "add_generation_prompt": call.add_generation_prompt,
         }
-
-
-def _without_nulls(message: JsonObject) -> JsonObject:
-    """Return a message without null fields, which many templates would print as `None`."""
-    if None not in message.values():
-        return message
-    return {key: value for key, value in message.items() if value is not None}
 
 
 def _mark_end(message: JsonObject) -> str:

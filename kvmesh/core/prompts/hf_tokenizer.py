@@ -11,9 +11,10 @@ from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import TemplateCall, TemplateTraits
 from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.prompts.byte_tokenizer import check_ids
+from kvmesh.core.prompts.message_packer import MessagePacker
 from kvmesh.core.prompts.plain_chats import NOTHING, PlainChats, Rest
 from kvmesh.core.prompts.segment_cache import ByteBudgetCache, SegmentCache, unpack_ids
-from kvmesh.core.prompts.text_packer import roles_and_texts
+from kvmesh.core.prompts.text_packer import MOST_MESSAGES, roles_and_texts
 from kvmesh.core.prompts.tokenizer_facts import (
     TextBackend,
     TokenizerOptions,
@@ -71,6 +72,10 @@ class HfTokenizer:
             )
             for template in self._templates.values()
         }
+        self._known = {
+            template: MessagePacker(template, self._shape, self._segments)
+            for template in self._templates.values()
+        }
         self._packer = self._plain[self._default].packer if self._default else None
 
     def bound_new_text(self, characters: float) -> None:
@@ -85,23 +90,22 @@ class HfTokenizer:
         """
         template = self._template(chat)
         try:
-            plain = self._pack_plain(chat, template, domain)
+            plain = self._pack_texts(chat, template, domain)
+            packed = self._known[template].pack(chat, domain) if plain is None else plain
         except (UnicodeEncodeError, TypeError) as error:
             raise _no_unicode(error) from error
-        if plain is not None:
-            return plain
+        self._other_chats += plain is None
+        if packed is not None:
+            return packed
         whole = not template.uses_clock and len(chat.messages) <= MOST_WHOLE
         key = _chat_key(chat) if whole else b""
         if key and domain:
             key = b"%b\0%b" % (domain.encode("utf-8", "surrogatepass"), key)
         packed = self._prompts.get(key) if key else None
         if packed is None:
-            packed = plain = self._pack_parts(chat, template, domain)
-            if packed is None:
-                packed = self._render(chat, template, domain)
+            packed = self._render(chat, template, domain)
             if key:
                 self._prompts.put(key, packed)
-        self._other_chats += plain is None
         return packed
 
     def pack_messages(self, messages: Sequence[tuple[str, str]], domain: str = "") -> bytes:
@@ -205,21 +209,20 @@ class HfTokenizer:
             return None
         return plain.pack(*said, chat.add_generation_prompt, rest, domain)
 
-    def _pack_parts(self, chat: ChatInput, template: ChatTemplate, domain: str) -> bytes | None:
-        """Return the packed ids of a chat with lists of parts that its engine makes strings of, as
-        of a chat of these strings; None for any other.
+    def _pack_texts(self, chat: ChatInput, template: ChatTemplate, domain: str) -> bytes | None:
+        """Return the packed ids of a chat that is only roles and texts, or lists of parts that its
+        engine makes strings of, as of a chat of these strings; None for any other.
         """
         given = chat.messages
-        if not any(isinstance(one.get("content"), list) for one in given):
+        if len(given) > MOST_MESSAGES or any(len(one) != _FIELDS for one in given):
             return None
+        if not any(isinstance(one.get("content"), list) for one in given):
+            return self._pack_plain(chat, template, domain)
         made = self._shape(chat, template).messages
         if len(made) != len(given) or not all(map(_is_text, given, made)):
             return None
         said: list[JsonObject] = [{"role": one["role"], "content": one["content"]} for one in made]
-        try:
-            return self._pack_plain(msgspec.structs.replace(chat, messages=said), template, domain)
-        except (UnicodeEncodeError, TypeError) as error:
-            raise _no_unicode(error) from error
+        return self._pack_plain(msgspec.structs.replace(chat, messages=said), template, domain)
 
     def _encode(self, text: str, domain: str) -> bytes:
         """Return packed ids. Raises `RequestError` for text that is not Unicode."""
@@ -231,8 +234,8 @@ class HfTokenizer:
 
 def _is_text(given: JsonObject, made: JsonObject) -> bool:
     """Return whether an engine makes of a message no more than a role and a text."""
-    same = len(given) == _FIELDS and made.get("role") == given.get("role")
-    return same and isinstance(made.get("content"), str)
+    role, content = made.get("role"), made.get("content")
+    return role == given.get("role") and isinstance(role, str) and isinstance(content, str)
 
 
 def _chat_key(chat: ChatInput) -> bytes:

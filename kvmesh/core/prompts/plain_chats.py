@@ -11,21 +11,16 @@ from typing import Final
 import msgspec
 
 from kvmesh._native import TextPacker
-from kvmesh.core.chat.chat import ChatInput, JsonObject
+from kvmesh.core.chat.chat import ChatInput, JsonObject, KnownTools
 from kvmesh.core.chat.opaque_text import Piece, Slot
 from kvmesh.core.chat.skeleton import Skeleton
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import ChatShape
 from kvmesh.core.prompts.segment_cache import ENTRY_OVERHEAD, SegmentCache
-from kvmesh.core.prompts.text_packer import Opening, filled
+from kvmesh.core.prompts.text_packer import MOST_MESSAGES, Opening, filled
 from kvmesh.errors import RequestError
 
 ROLES: Final = frozenset(("system", "developer", "user", "assistant", "tool"))
-MOST_MESSAGES: Final = 96
-"""Longer chats are rendered: to learn of one would hold the event loop for more than 5 ms. 30
-messages take some 1 ms, once for each sequence of roles.
-"""
-
 MOST_MARKS: Final = 16
 """Strings that a text with a hint in it is searched for: 16 take some 0.5 us in 200 characters."""
 
@@ -135,7 +130,7 @@ class PlainChats:
 
         `generate`: the chat ends with a generation prompt. Raises what tokenising raises.
         """
-        extra = b"" if rest is NOTHING else _packed(rest)
+        extra = b"" if rest is NOTHING else packed_rest(rest)
         if extra is None:
             return None
         shape = (extra, generate, roles)
@@ -248,10 +243,13 @@ def _chat(roles: Sequence[str], texts: Sequence[str], generate: bool, rest: Rest
     )
 
 
-def _packed(rest: Rest) -> bytes | None:
+def packed_rest(rest: Rest) -> bytes | None:
     """Return bytes that differ for different rests; None for one that msgpack cannot hold."""
     try:
-        return msgspec.msgpack.encode(rest)
+        if not isinstance(tools := rest.tools, KnownTools):
+            return msgspec.msgpack.encode(rest)
+        tools.packed = tools.packed or msgspec.msgpack.encode(tools)
+        return tools.packed + msgspec.msgpack.encode(msgspec.structs.replace(rest, tools=None))
     except (OverflowError, UnicodeEncodeError, TypeError):
         return None
 

@@ -7,7 +7,7 @@ import re
 import sys
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -159,6 +159,8 @@ class SegmentCache:
         self._search = re.compile(token_pattern(ordered)) if self.atomic else None
         starts = {text[0] for text in self.atomic}
         self._dividing = [text for text in ordered if not starts.isdisjoint(text)]
+        heads = {text[:end] for text in self._dividing for end in range(1, len(text))}
+        self._heads = tuple(heads)
         self.encode_batch = encode_batch
         self.cache = TextCache(capacity)
 
@@ -168,6 +170,20 @@ class SegmentCache:
         What is known in one `domain` is unknown in all others, so that no time tells of their text.
         """
         return b"".join(self.lookup(self._split(text), domain))
+
+    def encode_apart(self, texts: Sequence[str], domain: str = "") -> list[bytes]:
+        """Return what `encode` does of each text, unknown segments tokenized at once."""
+        split = [self._split(text) for text in texts]
+        found = iter(self.lookup([one for segments in split for one in segments], domain))
+        return [b"".join(islice(found, len(segments))) for segments in split]
+
+    def starts_anew(self, text: str) -> bool:
+        """Return whether the ids of a text are the same behind any that does not end open."""
+        return not text or self._starts(text)
+
+    def ends_open(self, text: str) -> bool:
+        """Return whether a token may begin in a text and end in one that starts anew."""
+        return text.endswith(self._heads)
 
     def lookup(self, segments: Sequence[str], domain: str = "") -> list[bytes]:
         """Return the packed ids of each segment, tokenising unknown ones."""

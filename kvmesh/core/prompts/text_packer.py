@@ -9,6 +9,11 @@ from typing import Final
 from kvmesh.core.chat.chat import JsonObject
 from kvmesh.core.chat.opaque_text import Strip
 
+MOST_MESSAGES: Final = 96
+"""Longer chats are rendered: to learn of one would hold the event loop for more than 5 ms. 30
+messages take some 1 ms, once for each sequence of roles.
+"""
+
 Message = tuple[str, str] | JsonObject
 """A role and a content, or an object that has just these."""
 

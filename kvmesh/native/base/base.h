@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 /* Number of this interface; `kvmesh.core` uses no other. */
-#define NATIVE_VERSION 20
+#define NATIVE_VERSION 21
 
 /* Set an error, as PyErr_Format; -1. */
 #define set_error(...) (PyErr_Format(__VA_ARGS__), -1)

@@ -1,5 +1,7 @@
 /* Scanned: what routing reads of a request's body, without a Python object made of the rest. */
 #include "base/shell.h"
+#include "base/xxh3.h"
+#include "bodies/json_text.h"
 #include "bodies/scanned.h"
 
 /* scan(body, chat) -> Scanned | None */
@@ -69,7 +71,63 @@ static PyObject *scanned_bare(Scanned *self, void *Py_UNUSED(closure)) {
                            scan->continue_final_message.at == NULL);
 }
 
+/* Whether `entry` is a pair whose first is `domain` and the message behind it. */
+static int is_of(PyObject *entry, PyObject *domain, const uint8_t *at, Py_ssize_t size) {
+    if (entry == NULL || !PyTuple_CheckExact(entry) || PyTuple_GET_SIZE(entry) != 2 ||
+        !PyBytes_CheckExact(PyTuple_GET_ITEM(entry, 0))) {
+        return 0;
+    }
+    PyObject *read = PyTuple_GET_ITEM(entry, 0);
+    Py_ssize_t start = PyBytes_GET_SIZE(domain);
+    return PyBytes_GET_SIZE(read) == start + size &&
+           !memcmp(PyBytes_AS_STRING(read), PyBytes_AS_STRING(domain), (size_t)start) &&
+           !memcmp(PyBytes_AS_STRING(read) + start, at, (size_t)size);
+}
+
+/* find_messages(kept, seed, domain) -> what is kept of each, None for nothing; where the others are */
+static PyObject *scanned_find_messages(Scanned *self, PyObject *const *args, Py_ssize_t nargs) {
+    PyObject *kept, *domain;
+    uint64_t seed;
+    if (READ_PLACED("find_messages", "DKS", "kept seed domain", &kept, &seed, &domain) < 0) {
+        return NULL;
+    }
+    const Scan *scan = &self->scan;
+    Py_ssize_t count = self->chat ? scan->message_count : 0;
+    PyObject *messages = PyList_New(count), *others = PyList_New(0);
+    JsonWalk walk = json_walk(count ? scan->messages.at + 1 : scan->body, scan->body + scan->size);
+    for (Py_ssize_t i = 0; i < count && messages != NULL && others != NULL; i++) {
+        int found = 0;
+        json_item(&walk);
+        const uint8_t *at = walk.at;
+        walk.at = json_value(at, walk.end, SCAN_DEPTH, &found);
+        PyObject *place = PyLong_FromUnsignedLongLong(xxh3_64(at, (size_t)(walk.at - at), seed));
+        PyObject *entry = place == NULL ? NULL : PyDict_GetItemWithError(kept, place);
+        int known = is_of(entry, domain, at, walk.at - at);
+        if (!known && !PyErr_Occurred()) {
+            append_made(&others, Py_BuildValue("nOnn", i, place, (Py_ssize_t)(at - scan->body),
+                                               (Py_ssize_t)(walk.at - scan->body)));
+        }
+        PyObject *one = known ? PyTuple_GET_ITEM(entry, 1) : Py_None;
+        set_made(&messages, i, PyErr_Occurred() ? NULL : Py_NewRef(one));
+        Py_XDECREF(place);
+    }
+    PyObject *made = messages == NULL || others == NULL ? NULL : PyTuple_Pack(2, messages, others);
+    XDECREF_ALL(messages, others);
+    return made;
+}
+
+static PyObject *scanned_rest(Scanned *self, void *Py_UNUSED(closure)) {
+    const ScanSpan *list = &self->scan.messages;
+    const char *body = PyBytes_AS_STRING(self->body), *end = body + self->scan.size;
+    const char *from = list->at == NULL ? end : (const char *)list->at + 1;
+    const char *to = list->at == NULL ? end : from + list->size - 2;
+    PyObject *rest = PyBytes_FromStringAndSize(body, from - body);
+    PyBytes_ConcatAndDel(&rest, PyBytes_FromStringAndSize(to, end - to));
+    return rest;
+}
+
 static PyMemberDef members[] = {
+    {"count", T_PYSSIZET, offsetof(Scanned, scan.message_count), READONLY, "Messages of a chat."},
     {"body", T_OBJECT, offsetof(Scanned, body), READONLY, "The bytes."},
     {"model", T_OBJECT, offsetof(Scanned, model), READONLY, "Its name, or nothing."},
     {NULL, 0, 0, 0, NULL},
@@ -92,11 +150,17 @@ static PyGetSetDef getters[] = {
     {"cache_key", (getter)scanned_cache_key, NULL, "Its prompt_cache_key, or nothing.", NULL},
     {"limit", (getter)scanned_limit, NULL, "The most tokens of its answer, 0: it does not say.", NULL},
     {"messages", (getter)scanned_messages, NULL, "(role, content) of a plain chat, or None.", NULL},
+    {"rest", (getter)scanned_rest, NULL, "The body of a chat, its list of messages empty.", NULL},
     {"salt", (getter)scanned_salt, NULL, "Its cache_salt, or nothing.", NULL},
     {"streams", (getter)scanned_streams, NULL, "Whether its answer comes in pieces.", NULL},
     {"urgency", (getter)scanned_urgency, NULL, "Of its priority, larger first.", NULL},
     {"prompt", (getter)scanned_prompt, NULL, "The text of a completion's prompt, or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef methods[] = {
+    METHOD_FASTCALL("find_messages", scanned_find_messages),
+    {NULL, NULL, 0, NULL},
 };
 
 PyMethodDef native_scanned_methods[] = {
@@ -106,6 +170,7 @@ PyMethodDef native_scanned_methods[] = {
 
 PyTypeObject scanned_type = {
     INNER_TYPE("Scanned", Scanned, scanned),
+    .tp_methods = methods,
     .tp_members = members,
     .tp_getset = getters,
 };

@@ -11,8 +11,9 @@ from kvmesh.core.chat.skeleton import Skeleton
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import TemplateCall
 from kvmesh.core.engines.registry import engine_of
-from kvmesh.core.prompts.plain_chats import MOST_MESSAGES, NOTHING, PlainChats, Rest
+from kvmesh.core.prompts.plain_chats import NOTHING, PlainChats, Rest
 from kvmesh.core.prompts.segment_cache import AddedToken, SegmentCache
+from kvmesh.core.prompts.text_packer import MOST_MESSAGES
 from kvmesh.errors import RequestError
 from tests.property.bounds.work import assert_linear
 

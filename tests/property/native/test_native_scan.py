@@ -70,6 +70,23 @@ def test_chats_are_read_as_by_the_naive_scan(body: bytes) -> None:
     same(body)
 
 
+@given(chats() | damaged())
+def test_messages_are_found_where_they_stand(body: bytes) -> None:
+    scanned = _native.scan(body, True)
+    if scanned is None:
+        return
+    found, others = scanned.find_messages({}, 7, b"")
+    kept = {place: (body[begin:end], number) for number, place, begin, end in others}
+    fields = json.loads(body)
+    messages = [json.loads(body[begin:end]) for *_, begin, end in others]
+    assert found == [None] * scanned.count
+    assert repr(messages) == repr(fields["messages"])
+    assert repr(json.loads(scanned.rest)) == repr({**fields, "messages": []})
+    again, unknown = scanned.find_messages(kept, 7, b"")
+    assert [messages[number or 0] for number in again] == messages
+    assert not unknown
+
+
 @given(anything)
 def test_any_fields_are_read_as_by_the_naive_scan(body: bytes) -> None:
     same(body)

@@ -13,6 +13,7 @@ from kvmesh.core.chat.chat import (
     JsonObject,
     content_parts,
     content_text,
+    has_role,
     part_text,
     shaped,
     shaped_tools,
@@ -40,7 +41,7 @@ def vllm_call(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
     if chat.gathers_system and template.wants_system_first(refuses_late_system):
         said = _gathered(said)
     messages = shaped(said, content_format, _message)
-    if not template.knows_developer and any(m["role"] == "developer" for m in messages):
+    if not template.knows_developer and has_role(said, "developer"):
         messages = _merge_system([_developer_as_system(message) for message in messages])
     variables = dict(chat.chat_template_kwargs)
     if chat.reasoning_effort is not None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from kvmesh._native import scan
 from kvmesh.core.chat import known_chats
 from kvmesh.core.chat.chat import ChatInput, KnownMessage
-from kvmesh.core.chat.inference import chat_fields, read_chat
+from kvmesh.core.chat.inference import InferenceRequest, chat_fields, read_chat
 from kvmesh.core.chat.known_chats import KnownChats
 from kvmesh.core.chat.template_call import TemplateTraits
 from kvmesh.core.engines.registry import ENGINES, EngineKind
@@ -58,9 +59,14 @@ def strictly(body: bytes) -> object:
         return str(error)
 
 
+def read(known: KnownChats, body: bytes, domain: str) -> tuple[InferenceRequest, ChatInput] | None:
+    scanned = scan(body, True)
+    return None if scanned is None else known.read(scanned, domain)
+
+
 def by_parts(known: KnownChats, body: bytes, domain: str) -> object:
     try:
-        found = known.read(body, domain)
+        found = read(known, body, domain)
         return None if found is None else found[1]
     except RequestError as error:
         return str(error)
@@ -109,9 +115,9 @@ def test_what_was_read_before_is_read_and_shaped_alike(seed: int, kind: EngineKi
 def test_a_next_turn_has_the_messages_of_the_turn_before() -> None:
     known = KnownChats(1 << 20)
     first, second = (
-        known.read(json.dumps({"messages": MESSAGES[:count]}).encode(), "") for count in (5, 6)
+        read(known, json.dumps({"messages": MESSAGES[:count]}).encode(), "") for count in (5, 6)
     )
-    other = known.read(json.dumps({"messages": MESSAGES[:5]}).encode(), "salt")
+    other = read(known, json.dumps({"messages": MESSAGES[:5]}).encode(), "salt")
 
     assert first is not None
     assert second is not None
@@ -129,7 +135,7 @@ def test_what_is_said_again_before_many_others_is_kept() -> None:
 
     def say(text: str) -> object:
         body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
-        found = known.read(body, "")
+        found = read(known, body, "")
         assert found is not None
         return found[1].messages[0]
 
@@ -148,7 +154,7 @@ def test_messages_are_forgotten_and_read_again() -> None:
     for number in range(200):
         said = [{"role": "user", "content": f"{number % 50} " * 20}]
         body = json.dumps({"messages": said}).encode()
-        found = known.read(body, "")
+        found = read(known, body, "")
         assert found is not None
         assert found[1].messages == said
 
@@ -157,7 +163,7 @@ def test_what_is_too_long_to_keep_is_read_all_the_same() -> None:
     known = KnownChats(1 << 14)
     for number in range(6):
         said = [{"role": "user", "content": f"{number % 3}" * (5000 if number % 2 else 900)}]
-        found = known.read(json.dumps({"messages": said, "tools": [TOOL]}).encode(), "")
+        found = read(known, json.dumps({"messages": said, "tools": [TOOL]}).encode(), "")
         assert found is not None
         assert found[1].messages == said
 
@@ -168,7 +174,7 @@ def test_another_message_in_its_place_is_not_taken_for_it(monkeypatch: pytest.Mo
     for text in "abab":
         said = [{"role": "user", "content": text}, {"role": "user", "content": text * 2}]
         tools = [{**TOOL, "type": text}]
-        found = known.read(json.dumps({"messages": said, "tools": tools}).encode(), "")
+        found = read(known, json.dumps({"messages": said, "tools": tools}).encode(), "")
         assert found is not None
         assert (found[1].messages, found[1].tools) == (said, tools)
 
@@ -177,4 +183,33 @@ def test_another_message_in_its_place_is_not_taken_for_it(monkeypatch: pytest.Mo
     "body", [b"", b"{", b"[]", b'{"messages":3}', b'{"messages":["\xff"]}', b"{}"]
 )
 def test_what_is_no_chat_is_for_others_to_tell(body: bytes) -> None:
-    assert KnownChats(1 << 20).read(body, "") is None
+    assert read(KnownChats(1 << 20), body, "") is None
+
+
+def test_what_is_kept_is_compared_with_its_domain_and_bytes() -> None:
+    scanned = scan(b'{"messages": [{"content": "a"}, {"content": "b"}], "n": 1}', True)
+    assert scanned is not None
+    _, others = scanned.find_messages({}, 7, b"")
+    (_, first, begin, end), (_, second, *_) = others
+
+    assert scanned.body[begin:end] == b'{"content": "a"}'
+    assert scanned.rest == b'{"messages": [], "n": 1}'
+    for kept in ((b"", "a"), (b"x" + scanned.body[begin:end], "a"), (scanned.body[begin:end], "a")):
+        known = kept[0] == scanned.body[begin:end]
+        found, left = scanned.find_messages({first: kept, second: (b"", "b")}, 7, b"")
+        assert found == ["a" if known else None, None]
+        assert left == others[known:]
+    assert (
+        scanned.find_messages({first: (b"d" + scanned.body[begin:end], "a")}, 7, b"d")[0][0] == "a"
+    )
+
+
+def test_a_completion_has_no_messages() -> None:
+    scanned = scan(b'{"prompt": "x", "messages": [{}]}', False)
+    bare = scan(b'{"prompt": "x"}', False)
+
+    assert scanned is not None
+    assert bare is not None
+    assert scanned.find_messages({}, 7, b"") == ([], [])
+    assert bare.find_messages({}, 7, b"") == ([], [])
+    assert bare.rest == bare.body

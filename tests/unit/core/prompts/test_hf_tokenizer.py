@@ -9,6 +9,7 @@ from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.engines.registry import EngineKind
 from kvmesh.core.prompts.hf_tokenizer import HfTokenizer
+from kvmesh.core.prompts.text_packer import MOST_MESSAGES
 from kvmesh.core.prompts.tokenizer_facts import TextBackend, TokenizerOptions
 from kvmesh.errors import RequestError
 
@@ -255,8 +256,20 @@ def test_parts_that_are_no_texts_are_rendered() -> None:
         {"messages": [{"role": "user", "name": "n", "content": parts("Hi")}]}
     )
 
+    developer = ChatInput.from_body({"messages": [{"role": "developer", "content": parts("Hi")}]})
+
     assert tokenizer.encode_chat(of(media))
+    assert text(tokenizer, of(None)).startswith("<s>user:</s>")
     assert tokenizer.encode_chat(named)
+    assert text(tokenizer, developer).startswith("<s>system:Hi</s>")
+
+
+def test_a_message_with_media_and_no_role_is_rendered() -> None:
+    template = "{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}"
+    tokenizer = make(Characters(), {"default": template}, engine="transformers")
+    nameless = ChatInput.from_body({"messages": [{"content": [None], "tools": None}]})
+
+    assert text(tokenizer, nameless) == "<s>:"
 
 
 def test_a_lone_surrogate_in_a_part_is_the_clients_error() -> None:
@@ -275,3 +288,12 @@ def test_ids_and_lengths_are_judged_by_the_backend() -> None:
         tokenizer.check_ids([1000])
     assert tokenizer.inline_characters >= 100
     assert tokenizer.inline_characters < 101
+
+
+def test_a_chat_of_many_messages_is_rendered() -> None:
+    tokenizer = make(Characters(), {"default": TEMPLATE})
+    many = [{"role": "user", "content": str(number)} for number in range(MOST_MESSAGES + 1)]
+
+    for count, rendered in ((MOST_MESSAGES, 0), (MOST_MESSAGES + 1, 1)):
+        assert text(tokenizer, chat(messages=many[:count])).count("<s>user") == count
+        assert tokenizer.statistics().other_chats == rendered

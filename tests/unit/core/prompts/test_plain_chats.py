@@ -4,12 +4,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.chat.chat import ChatInput, KnownTools
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import ChatShape, TemplateCall, TemplateTraits
 from kvmesh.core.engines.registry import engine_of
-from kvmesh.core.prompts.plain_chats import MOST_MESSAGES, NOTHING, PlainChats, Rest
+from kvmesh.core.prompts.plain_chats import NOTHING, PlainChats, Rest, packed_rest
 from kvmesh.core.prompts.segment_cache import AddedToken, SegmentCache
+from kvmesh.core.prompts.text_packer import MOST_MESSAGES
 from kvmesh.errors import RequestError
 
 TEMPLATE = (
@@ -239,3 +240,12 @@ def test_little_room_keeps_the_shapes_used_last() -> None:
 
     assert plain.chats == 58
     assert pack(make("{{ messages[0].content | upper }}", capacity=10), "user:a") is None
+
+
+def test_tools_that_were_read_before_are_packed_once_and_apart_from_others() -> None:
+    one, other = KnownTools([{"type": "a"}]), KnownTools([{"type": "b"}])
+    rests = [Rest(), Rest(one), Rest(other), Rest(one, tool_choice="none"), Rest([*one])]
+
+    assert len(set(map(packed_rest, rests))) == len(rests)
+    assert packed_rest(Rest(one)) == packed_rest(Rest(KnownTools([*one])))
+    assert packed_rest(Rest(KnownTools([{"type": 1 << 70}]))) is None
