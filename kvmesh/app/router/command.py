@@ -32,7 +32,6 @@ from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
-from kvmesh.app.router.auto_tuner import running
 from kvmesh.app.router.door import Door, HttpDoor, Serving
 from kvmesh.app.router.mesh_choice import (
     LOCAL_NATS,
@@ -300,7 +299,7 @@ class RouterServer:
                 keep_running("traffic", traffic.run),
                 *touching(self._programs.toucher),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
-                *running(changes.tuner),
+                *changes.running(),
                 *(() if self._pool is None else (keep_running("inference pool", self._pool.run),)),
             )
             self.mesh.draining = True

@@ -1,7 +1,8 @@
 """What operators may change while a router runs: the bounds of admission, and the policy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.front.front import Routes
@@ -9,10 +10,11 @@ from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.admin_guard import AdminGuard
 from kvmesh.app.router.admission_admin import AdmissionAdmin
 from kvmesh.app.router.admission_share import AdmissionShare
-from kvmesh.app.router.auto_tuner import make_tuner
+from kvmesh.app.router.auto_tuner import make_tuner, running
 from kvmesh.app.router.policy_admin import PolicyAdmin
 from kvmesh.app.router.policy_share import PolicyShare
 from kvmesh.app.router.router_options import check_model_policies
+from kvmesh.app.router.simulated_trial import SimulatedTrial
 from kvmesh.app.router.trace_page import TracePage
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.policy_figures import POLICIES
@@ -21,6 +23,7 @@ from kvmesh.app.views.router_view import RouterView, ViewedMesh
 from kvmesh.app.views.traffic_watch import TrafficWatch
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.roles import RouterSettings
+from kvmesh.tasks import keep_running
 
 
 class RunningChanges:
@@ -38,7 +41,10 @@ class RunningChanges:
         self._admission = AdmissionShare(context.gate, router, name, replicas)
         self._bucket = context.bucket
         self._clock = context.clock
-        self.tuner = make_tuner(settings, context, self.policies, replicas)
+        self.tuner = make_tuner(settings, context, self.policies.rollout, replicas)
+        self._simulated = SimulatedTrial(
+            context, self.policies, replicas, kv_events=settings.kv_events
+        )
 
     def view_policy(self) -> PolicyRow:
         """Return the policy and its changes, for people."""
@@ -72,6 +78,10 @@ class RunningChanges:
         admin.show(POLICIES.of(lambda: policies.rollout), policies.warnings)
         AdmissionAdmin(self._admission, guard).mount(routes)
         PolicyAdmin(policies, guard, self.view_policy).mount(routes)
+
+    def running(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what a process runs for them."""
+        return [keep_running("simulated trial", self._simulated.run), *running(self.tuner)]
 
     def adopt(self) -> None:
         """Take what siblings were told, once a second."""
