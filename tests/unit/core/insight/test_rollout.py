@@ -147,6 +147,7 @@ def test_a_window_of_the_baseline_counts_once_the_candidates_queues_are_gone() -
 
 def test_at_once_takes_the_candidate_without_comparison() -> None:
     rollout = rollout_of()
+    assert rollout.seen({}) == ([], [])
 
     state = rollout.begin(msgspec.structs.replace(CHANGE, at_once=True), 1.0, {})
 

@@ -108,7 +108,7 @@ def test_equal_arms_are_seldom_returned_from_though_looked_at_again_and_again(
 ) -> None:
     returned = 0
 
-    for seed in range(50):
+    for seed in range(20):
         rng = random.Random(seed)
         sides: tuple[list[Tally], list[Tally]] = ([], [])
         for window in range(24):
