@@ -32,6 +32,7 @@ from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.wiring import check_of, forward_options, reader_of, split_options
 from kvmesh.app.router.admin import RouterAdmin
+from kvmesh.app.router.auto_tuner import running
 from kvmesh.app.router.door import Door, HttpDoor, Serving
 from kvmesh.app.router.mesh_choice import (
     LOCAL_NATS,
@@ -299,7 +300,7 @@ class RouterServer:
                 keep_running("traffic", traffic.run),
                 *touching(self._programs.toucher),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
-                *changes.running(),
+                *running(changes.tuner),
                 *(() if self._pool is None else (keep_running("inference pool", self._pool.run),)),
             )
             self.mesh.draining = True
@@ -370,7 +371,11 @@ class RouterServer:
         """
         sequences = self.scheduler.sequences
         while True:
-            await asyncio.sleep(to_next(HOUSEKEEPING_S))
+            try:
+                await asyncio.sleep(to_next(HOUSEKEEPING_S))
+            except asyncio.CancelledError:
+                await changes.close()
+                raise
             now = context.clock()
             sequences.renew(context.open_requests, now)
             sequences.expire(now)

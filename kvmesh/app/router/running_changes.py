@@ -1,8 +1,7 @@
 """What operators may change while a router runs: the bounds of admission, and the policy."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.front.front import Routes
@@ -10,7 +9,7 @@ from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.admin_guard import AdminGuard
 from kvmesh.app.router.admission_admin import AdmissionAdmin
 from kvmesh.app.router.admission_share import AdmissionShare
-from kvmesh.app.router.auto_tuner import make_tuner, running
+from kvmesh.app.router.auto_tuner import make_tuner
 from kvmesh.app.router.policy_admin import PolicyAdmin
 from kvmesh.app.router.policy_share import PolicyShare
 from kvmesh.app.router.router_options import check_model_policies
@@ -23,7 +22,6 @@ from kvmesh.app.views.router_view import RouterView, ViewedMesh
 from kvmesh.app.views.traffic_watch import TrafficWatch
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.tasks import keep_running
 
 
 class RunningChanges:
@@ -79,11 +77,12 @@ class RunningChanges:
         AdmissionAdmin(self._admission, guard).mount(routes)
         PolicyAdmin(policies, guard, self.view_policy).mount(routes)
 
-    def running(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what a process runs for them."""
-        return [keep_running("simulated trial", self._simulated.run), *running(self.tuner)]
+    async def close(self) -> None:
+        """End what is under way."""
+        await self._simulated.close()
 
     def adopt(self) -> None:
         """Take what siblings were told, once a second."""
         self._admission.adopt()
+        self._simulated.check()
         self.policies.adopt()

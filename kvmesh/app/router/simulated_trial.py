@@ -1,6 +1,5 @@
 """A policy on trial is first played on the live trace by a simulator, which may veto it."""
 
-import asyncio
 import math
 from collections.abc import Callable
 from typing import Final
@@ -21,14 +20,13 @@ from kvmesh.core.insight.tuning_loop import Search, search_of
 from kvmesh.core.insight.weight_search import Found
 from kvmesh.errors import KvMeshError
 from kvmesh.lab import DISTRIBUTION, is_lab_installed
-from kvmesh.tasks import to_next
+from kvmesh.tasks import Jobs
 
 LEAST_ROWS: Final = 50
 """Requests that have to end before the trace is played: `min_requests`, within these bounds."""
 
 MOST_ROWS: Final = 1000
 PLAY_S: Final = 10.0
-LOOK_S: Final = 1.0
 
 
 class SimulatedTrial:
@@ -47,23 +45,22 @@ class SimulatedTrial:
         self._share = share
         self._replicas = replicas
         self._kv_events = kv_events
+        self._jobs = Jobs("simulated trial")
         self._own: TraceRing | None = None
         self._since_s = math.inf
 
-    async def run(self) -> None:
-        """Look once a second, until cancelled; what is played then ends with it."""
-        while True:
-            await asyncio.sleep(to_next(LOOK_S))
-            await self.check()
+    async def close(self) -> None:
+        """End what is under way."""
+        await self._jobs.close()
 
-    async def check(self) -> None:
-        """Do what is due now, and wait for its end."""
+    def check(self) -> None:
+        """Do what is due each second."""
         rollout, context, now = self._share.rollout, self._context, self._context.clock()
         state = rollout.state
         if state is None or rollout.arms is None or rollout.simulated is not None:
             self._end()
             return
-        if state.stage or not rollout.leads(self._share.siblings()):
+        if state.stage or self._jobs or not rollout.leads(self._share.siblings()):
             return
         cost = state.change.policy.formula
         obstacle = unplayable(context.scheduler, rollout.spec.formula, now)
@@ -85,15 +82,17 @@ class SimulatedTrial:
                 search.task, seconds=PLAY_S, requests=MOST_ROWS, candidate=str(state.change.policy)
             )
             self._end()
-            verdict = await self._play(Search(task, search.rows[-MOST_ROWS:]))
-            if rollout.state is not None and rollout.state.name == state.name:
-                rollout.simulated = verdict
+            self._jobs.start(self._play(Search(task, search.rows[-MOST_ROWS:]), state.name))
 
-    async def _play(self, search: Search) -> Verdict:
+    async def _play(self, search: Search, name: tuple[float, str]) -> None:
+        """Play for the change of that name: another one is not told."""
         try:
-            return judge(await self.child.run(search))
+            verdict = judge(await self.child.run(search))
         except KvMeshError as error:
-            return Verdict("ahead", f"not simulated: {error}")
+            verdict = Verdict("ahead", f"not simulated: {error}")
+        rollout = self._share.rollout
+        if rollout.state is not None and rollout.state.name == name:
+            rollout.simulated = verdict
 
     def _end(self) -> None:
         self._since_s = math.inf

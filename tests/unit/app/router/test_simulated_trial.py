@@ -1,6 +1,5 @@
 """A policy on trial is played on the live trace first, by a real simulator in a child."""
 
-import asyncio
 import time
 
 import msgspec
@@ -53,46 +52,52 @@ class Parts:
         return self.share.rollout.simulated
 
 
-async def test_the_candidate_is_played_on_what_ends_in_the_first_window() -> None:
+async def test_the_candidate_is_played_on_what_ends_in_the_first_window(
+    eventually: Eventually,
+) -> None:
     parts = Parts()
-    await parts.trial.check()
+    parts.trial.check()
     parts.share.change(CHANGE)
-    await parts.trial.check()
+    parts.trial.check()
     parts.play()
 
-    await parts.trial.check()
+    parts.trial.check()
+    parts.trial.check()
+    await eventually(lambda: parts.simulated() is not None)
 
     found = parts.simulated()
     assert found is not None
     assert found.reason.startswith("simulated on ")
     assert parts.context.decisions.ring is None
-    await parts.trial.check()
+    parts.trial.check()
 
 
-async def test_a_simulator_that_fails_lets_the_change_go_on() -> None:
+async def test_a_simulator_that_fails_lets_the_change_go_on(eventually: Eventually) -> None:
     parts = Parts()
     parts.trial.child = SearchChild(("-c", "raise SystemExit('out of luck')"))
     parts.share.change(CHANGE)
-    await parts.trial.check()
+    parts.trial.check()
     parts.play()
-    await parts.trial.check()
+    parts.trial.check()
+    await eventually(lambda: parts.simulated() is not None)
 
     found = parts.simulated()
     assert found is not None
     assert (found.kind, "out of luck" in found.reason) == ("ahead", True)
 
 
-async def test_what_was_played_for_a_change_that_is_over_says_nothing_of_the_next() -> None:
+async def test_what_was_played_for_a_change_that_is_over_says_nothing_of_the_next(
+    eventually: Eventually,
+) -> None:
     parts = Parts()
     parts.trial.child = SearchChild(("-c", "raise SystemExit('late')"))
     parts.share.change(CHANGE)
-    await parts.trial.check()
+    parts.trial.check()
     parts.play()
-    playing = asyncio.ensure_future(parts.trial.check())
-    await asyncio.sleep(0)
+    parts.trial.check()
     parts.share.give_up("asked for")
     parts.share.change(CHANGE)
-    await playing
+    await eventually(lambda: not parts.trial._jobs)
 
     assert parts.simulated() is None
 
@@ -102,22 +107,24 @@ async def test_only_the_replica_that_leads_plays_and_only_in_the_first_window() 
     parts.share.change(CHANGE)
     parts.share.rollout.refused = "another formula"
 
-    await parts.trial.check()
+    parts.trial.check()
 
     assert parts.context.decisions.ring is None
     assert parts.simulated() is None
 
 
-async def test_it_looks_once_a_second_until_it_is_cancelled(eventually: Eventually) -> None:
+async def test_what_is_played_ends_with_the_router(eventually: Eventually) -> None:
     parts = Parts()
-    parts.membership.remove("b")
+    parts.trial.child = SearchChild(("-c", "import time; time.sleep(60)"))
     parts.share.change(CHANGE)
-    task = asyncio.ensure_future(parts.trial.run())
+    parts.trial.check()
+    parts.play()
+    parts.trial.check()
+    await eventually(lambda: parts.trial.child._process is not None)
 
-    await eventually(lambda: parts.simulated() is not None)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await parts.trial.close()
+
+    assert parts.trial.child._process is None
 
 
 async def test_where_kvmesh_lab_is_not_installed_it_says_that_this_veto_is_off(
@@ -127,7 +134,7 @@ async def test_where_kvmesh_lab_is_not_installed_it_says_that_this_veto_is_off(
     monkeypatch.setattr(simulated_trial, "is_lab_installed", lambda: False)
     parts.share.change(CHANGE)
 
-    await parts.trial.check()
+    parts.trial.check()
 
     assert parts.simulated() == Verdict("ahead", "not simulated: kvmesh-lab is not installed")
 
@@ -137,7 +144,7 @@ async def test_a_fleet_that_no_simulator_can_play_is_told() -> None:
     parts.membership.remove("b")
     parts.share.change(CHANGE)
 
-    await parts.trial.check()
+    parts.trial.check()
 
     assert parts.simulated() == Verdict("ahead", "not simulated: 1 workers: nothing to choose")
 
