@@ -17,7 +17,7 @@ LAB    := benchmarks/lab
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo docs site test test-pure test-real test-nightly test-engines test-clients mutants check check-tests pyright native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults mission chaos fuzz fuzz-native soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart screenshots
+.PHONY: up demo docs site test test-pure test-real test-nightly test-engines test-clients mutants check check-tests pyright native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults bench-quality mission chaos fuzz fuzz-native soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart screenshots
 .DEFAULT_GOAL := help
 
 help:
@@ -161,6 +161,11 @@ bench-routers: $(VENV)/.peers $(VENV)/.bench
 
 bench-faults: $(VENV)/.peers
 	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m benchmarks.faults.bench_faults $(ARGS)
+
+# Routing policies in simulated fleets, and the simulator beside real processes (LIFE='--slow 8').
+bench-quality: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.quality.bench_quality $(ARGS)
+	$(BIN)/python -m benchmarks.quality.bench_life $(LIFE)
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,9 +1,10 @@
-"""The tuner over real processes: a router with --auto-tune apply, four mockers, three phases.
+"""The tuner over real processes: a router with --auto-tune propose, four mockers, three phases.
 
-    python -m benchmarks.quality.bench_live_tuner --cost prefill-decode --seconds 150
+    python -m benchmarks.quality.bench_live_tuner --cost prefill-decode --seconds 600
 
-Prints what the tuner did, and p90 times of each phase's end as the client saw them; with --compare
-the same load once more with --auto-tune off. Processes of a busy machine add times of their own.
+What the tuner proposes is sent to PUT /admin/policy, as an operator would. Prints what tuner and
+rollout did, and p90 times of each phase's end as the client saw them; with --compare the same load
+once more with --auto-tune off. Processes of a busy machine add times of their own.
 """
 
 import argparse
@@ -23,20 +24,13 @@ import msgspec
 
 from benchmarks.quality.phases import BLOCK, PHASES
 from benchmarks.started import Started
-from kvmesh.core.insight.performance import quantile, score_of
+from kvmesh.core.insight.weight_search import quantile, score_of
 from kvmesh_lab.traces.trace import TraceRequest
 
 ENGINES = 4
 STEADY_FROM = 0.7
 RATES = {"prefill-heavy": 12.0, "decode-heavy": 16.0, "hot-prefix": 16.0}
-TUNING = {
-    "observe-s": "25",
-    "requests": "250",
-    "search-s": "10",
-    "shadow-s": "4",
-    "trial-requests": "20",
-    "rest-s": "20",
-}
+LOOK_S = 5.0
 
 
 class Timed(msgspec.Struct, frozen=True):
@@ -74,8 +68,6 @@ def fleet(cost: str, mode: str, folder: Path) -> Iterator[Started]:
         for one in started:
             arguments += ["--worker", f"http://127.0.0.1:{one.port}"]
         arguments += ["--auto-tune", mode]
-        for name, value in TUNING.items():
-            arguments += [f"--auto-tune-{name}", value]
         router = Started(arguments, ports[-1], folder / "router.log")
         stack.callback(router.kill)
         router.wait(lambda process: bool(process.ask("/ready").get("ready")))
@@ -120,17 +112,37 @@ async def lines_of(client: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIter
             yield line
 
 
-async def play(url: str, model: str, phase: str, seconds: float, rate: float) -> list[Timed]:
+async def take_proposals(client: httpx.AsyncClient, cost: str) -> None:
+    """Put each proposal on trial, once."""
+    taken = ""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        tuning = (await client.get("/v1/status")).json().get("tuning") or {}
+        proposal = tuning.get("tuner", {}).get("proposal", "")
+        if proposal and proposal != taken:
+            taken = proposal
+            named = proposal.removeprefix(f"kv:{cost}:").split(":")
+            weights = {name: float(value) for name, value in (one.split("=") for one in named)}
+            answer = await client.put("/admin/policy", json={"formula": cost, "weights": weights})
+            print(f"PUT /admin/policy {proposal}: {answer.status_code}")
+
+
+async def play(
+    url: str, cost: str, model: str, phase: str, load: tuple[float, float]
+) -> list[Timed]:
     """Send a phase at its rate, whatever is open; return what was answered."""
+    seconds, rate = load
     requests = PHASES[phase](round(rate * seconds), rate, 5)
     limits = httpx.Limits(max_connections=2000, max_keepalive_connections=200)
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
+        taking = asyncio.ensure_future(take_proposals(client, cost))
         begin, asked = time.perf_counter(), []
         for request in requests:
             wait_s = begin + request.timestamp_ms / 1000.0 - time.perf_counter()
             await asyncio.sleep(max(0.0, wait_s))
             asked.append(asyncio.ensure_future(ask(client, model, request)))
         answers = await asyncio.gather(*asked)
+        taking.cancel()
     failed = sum(one is None for one in answers)
     if failed:
         print(f"{phase}: {failed} of {len(answers)} failed")
@@ -147,7 +159,7 @@ def run(
         model = router.ask("/v1/models")["data"][0]["id"]
         for phase in phases:
             timed = sorted(
-                asyncio.run(play(url, model, phase, seconds, RATES[phase] * speed)),
+                asyncio.run(play(url, cost, model, phase, (seconds, RATES[phase] * speed))),
                 key=lambda one: one.at_s,
             )
             steady = timed[round(STEADY_FROM * len(timed)) :]
@@ -166,13 +178,13 @@ def run(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cost", default="prefill-decode")
-    parser.add_argument("--seconds", type=float, default=150.0, help="of each phase")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of each phase")
     parser.add_argument("--speed", type=float, default=1.0, help="times the usual rates")
     parser.add_argument("--phase", action="append", choices=list(PHASES), help="default: all")
     parser.add_argument("--compare", action="store_true", help="play it without the tuner, too")
     options = parser.parse_args()
     load = options.seconds, options.speed, options.phase or list(PHASES)
-    tuned = run(options.cost, "apply", *load)
+    tuned = run(options.cost, "propose", *load)
     plain = run(options.cost, "off", *load) if options.compare else {}
     for phase, (ttft, itl, weights) in tuned.items():
         line = f"{phase}: p90 TTFT {ttft:.0f} ms, per token {itl:.1f} ms by {weights}"

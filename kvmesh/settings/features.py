@@ -43,9 +43,9 @@ class ConnectorSettings:
 class TuneSettings:
     """Weights tuned by the router's own load. See docs/operate/tuning.md."""
 
-    auto_tune: Literal["off", "propose", "apply"] = "off"
+    auto_tune: Literal["off", "propose"] = "off"
     """propose: search better weights on the last requests in a simulator, shadow them and
-    propose them; apply: try them at 5, 25 and 100 % of the requests and keep them if they win.
-    Both need kvmesh-lab: `pip install kvmesh-lab`."""
+    propose them; who wants them sends PUT /admin/policy. Needs kvmesh-lab: `pip install
+    kvmesh-lab`."""
     auto_tune_observe_s: Annotated[float | None, Fixed] = None
     """Seconds a load is observed before weights are searched for it; default: `TunerOptions`."""

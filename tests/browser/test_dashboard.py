@@ -243,7 +243,7 @@ async def test_a_policy_on_trial_shows_both_arms_and_then_what_became_of_it(
     await page.goto(f"{alone.base_url}/")
     await expect(page.locator("#policy-part")).to_be_hidden()
 
-    body = {"formula": "lmetric", "stages": [0.999, 1]}
+    body = {"formula": "lmetric"}
     assert (await alone.put("/admin/policy", json=body)).status_code == 200
     await chat(alone, PROMPT, "first")
 
@@ -251,8 +251,10 @@ async def test_a_policy_on_trial_shows_both_arms_and_then_what_became_of_it(
     await expect(arms).to_have_count(2)
     await expect(arms.nth(0)).to_contain_text("baseline")
     await expect(arms.nth(1)).to_contain_text("kv:lmetric")
-    await expect(arms.nth(1)).to_contain_text("100 %")
-    await expect(page.locator("#policy-part p").first).to_contain_text("stage 1 of 2, open: 0 of")
+    await expect(arms.nth(1)).to_contain_text("50 %")
+    await expect(page.locator("#policy-part p").first).to_contain_text(
+        "window 1 (baseline), open: 0 of"
+    )
 
     assert (await alone.delete("/admin/policy")).status_code == 200
     steps = page.locator("#policies tbody tr")

@@ -316,7 +316,7 @@ def _on_trial() -> list[Ask]:
         at_s=0.3,
         method="PUT",
         path="/admin/policy",
-        body={"formula": "lmetric", "stages": [0.5, 1.0], "min_requests": 20, "max_stage_s": 60.0},
+        body={"formula": "lmetric", "min_requests": 20, "window_s": 1.0, "max_s": 60.0},
     )
     return [*_load(31, 80, gap_s=0.05, leaving=0.0), change]
 

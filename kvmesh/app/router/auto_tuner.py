@@ -11,9 +11,10 @@ from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.router.search_child import SearchChild
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.policy_view import TuningRow
+from kvmesh.core.insight.rollout import Rollout
 from kvmesh.core.insight.trace_ring import TraceRing
 from kvmesh.core.insight.tuner import TunerOptions
-from kvmesh.core.insight.tuning_loop import Around, LoopOptions, Order, Policies, Search, TuningLoop
+from kvmesh.core.insight.tuning_loop import Around, LoopOptions, Order, Search, TuningLoop
 from kvmesh.errors import KvMeshError
 from kvmesh.lab import require_lab
 from kvmesh.observe import get_logger
@@ -42,7 +43,7 @@ class AutoTuner:
         self,
         options: LoopOptions,
         context: RoutingContext,
-        policies: Policies,
+        rollout: Rollout,
         replicas: Callable[[], tuple[RouterHeartbeat, ...]],
         *,
         kv_events: bool,
@@ -50,18 +51,13 @@ class AutoTuner:
         self._context = context
         self._replicas = replicas
         self._kv_events = kv_events
-        self.ring = TraceRing(
-            context.scheduler.options.block_size,
-            window_s=TRACE_S,
-            max_bytes=TRACE_BYTES,
-        )
-        context.decisions.ring = self.ring
+        self.ring = new_ring(context)
         self._loop = TuningLoop(
             options,
             context.scheduler,
             self.ring,
             context.decisions.shadows,
-            policies,
+            rollout,
             context.clock(),
         )
         self._check_s = max(LEAST_LOOK_S, min(LOOK_S, options.tuner.observe_s / LOOKS))
@@ -102,13 +98,7 @@ class AutoTuner:
         return ()
 
     def _around(self) -> Around:
-        context, names = self._context, [one.router for one in self._replicas() if one.ready]
-        return Around(
-            leads=context.router_id <= min(names, default=context.router_id),
-            replicas=max(1, len(names)),
-            max_backlog_ms=context.gate.limits.max_backlog_ms,
-            kv_events=self._kv_events,
-        )
+        return around(self._context, self._replicas(), kv_events=self._kv_events)
 
     def _do(self, orders: list[Order]) -> None:
         for order in orders:
@@ -140,10 +130,30 @@ class AutoTuner:
                 get_logger().info("auto-tune", step=step.kind, text=step.text)
 
 
+def around(
+    context: RoutingContext, replicas: tuple[RouterHeartbeat, ...], *, kv_events: bool
+) -> Around:
+    """Return what a search is told beside its trace."""
+    names = [one.router for one in replicas if one.ready]
+    return Around(
+        leads=context.router_id <= min(names, default=context.router_id),
+        replicas=max(1, len(names)),
+        max_backlog_ms=context.gate.limits.max_backlog_ms,
+        kv_events=kv_events,
+    )
+
+
+def new_ring(context: RoutingContext) -> TraceRing:
+    """Return a ring for what a search plays, which the log of decisions writes from now on."""
+    size = context.scheduler.options.block_size
+    ring = context.decisions.ring = TraceRing(size, window_s=TRACE_S, max_bytes=TRACE_BYTES)
+    return ring
+
+
 def make_tuner(
     settings: RouterSettings,
     context: RoutingContext,
-    policies: Policies,
+    rollout: Rollout,
     replicas: Callable[[], tuple[RouterHeartbeat, ...]],
     options: LoopOptions | None = None,
 ) -> AutoTuner | None:
@@ -155,7 +165,7 @@ def make_tuner(
         return None
     require_lab(f"--auto-tune {settings.tune.auto_tune}")
     tune = loop_options(settings.tune) if options is None else options
-    return AutoTuner(tune, context, policies, replicas, kv_events=settings.kv_events)
+    return AutoTuner(tune, context, rollout, replicas, kv_events=settings.kv_events)
 
 
 def running(tuner: AutoTuner | None) -> list[Coroutine[Any, Any, None]]:
@@ -165,7 +175,6 @@ def running(tuner: AutoTuner | None) -> list[Coroutine[Any, Any, None]]:
 
 def loop_options(settings: TuneSettings) -> LoopOptions:
     """Return how weights are tuned by these settings."""
-    tuner = TunerOptions(apply=settings.auto_tune == "apply")
-    if settings.auto_tune_observe_s is not None:
-        tuner = msgspec.structs.replace(tuner, observe_s=settings.auto_tune_observe_s)
-    return LoopOptions(tuner=tuner)
+    if settings.auto_tune_observe_s is None:
+        return LoopOptions()
+    return LoopOptions(tuner=TunerOptions(observe_s=settings.auto_tune_observe_s))

@@ -369,7 +369,11 @@ class RouterServer:
         """
         sequences = self.scheduler.sequences
         while True:
-            await asyncio.sleep(to_next(HOUSEKEEPING_S))
+            try:
+                await asyncio.sleep(to_next(HOUSEKEEPING_S))
+            except asyncio.CancelledError:
+                await changes.close()
+                raise
             now = context.clock()
             sequences.renew(context.open_requests, now)
             sequences.expire(now)

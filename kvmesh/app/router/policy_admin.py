@@ -10,7 +10,7 @@ from kvmesh.app.router.policy_share import PolicyShare
 from kvmesh.app.views.policy_view import PolicyRow
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.cost.weights import WeightSpec, weights_of
-from kvmesh.core.insight.policy_change import STAGES, Bounds, PolicyChange
+from kvmesh.core.insight.policy_change import Bounds, PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.exchange import Exchange
@@ -39,10 +39,11 @@ class PolicyWish(
 
     formula: str = ""
     weights: dict[str, float] = {}
-    stages: tuple[float, ...] = STAGES
+    at_once: bool = False
     bounds: BoundsWish = BoundsWish()
     min_requests: int = DEFAULTS.min_requests
-    max_stage_s: float = DEFAULTS.max_stage_s
+    window_s: float = DEFAULTS.window_s
+    max_s: float = DEFAULTS.max_s
     give_up: bool = False
 
 
@@ -133,8 +134,9 @@ def read_wish(body: bytes) -> PolicyChange | None:
         raise RequestError(f"{PATH}: formula is missing; GET {PATH} lists those there are")
     return PolicyChange(
         policy=PolicySpec(wish.formula, wish.weights),
-        stages=wish.stages,
+        at_once=wish.at_once,
         min_requests=wish.min_requests,
         bounds=Bounds(*msgspec.structs.astuple(wish.bounds)),
-        max_stage_s=wish.max_stage_s,
+        window_s=wish.window_s,
+        max_s=wish.max_s,
     )

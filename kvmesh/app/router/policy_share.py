@@ -1,4 +1,4 @@
-"""The policy changed at one replica is taken by all of its bucket, in stages.
+"""The policy changed at one replica is taken by all of its bucket, in windows.
 
 Changes travel with the heartbeats, so a lost message costs a second, and a replica that starts
 later takes what is in force. When the whole bucket stops they are forgotten: settings are for good.
@@ -122,15 +122,15 @@ class PolicyShare:
         self._router.scheduler.follow(rollout.policy, rollout.arms)
         self._publish()
         log = get_logger()
-        write = log.warning if state.phase == "returned" else log.info
+        turns = state.phase == "running" and state.stage not in (0, state.whole)
+        write = log.warning if state.phase == "returned" else log.debug if turns else log.info
         write(
             "policy changes",
             phase=state.phase,
             candidate=str(state.change.policy),
             baseline=str(state.baseline),
             share=last.share,
-            stage=state.stage + 1,
-            stages=len(state.change.stages),
+            window=state.stage + 1,
             by=last.by,
             reason=last.reason,
         )

@@ -13,6 +13,7 @@ from kvmesh.app.router.auto_tuner import make_tuner
 from kvmesh.app.router.policy_admin import PolicyAdmin
 from kvmesh.app.router.policy_share import PolicyShare
 from kvmesh.app.router.router_options import check_model_policies
+from kvmesh.app.router.simulated_trial import SimulatedTrial
 from kvmesh.app.router.trace_page import TracePage
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.policy_figures import POLICIES
@@ -38,7 +39,10 @@ class RunningChanges:
         self._admission = AdmissionShare(context.gate, router, name, replicas)
         self._bucket = context.bucket
         self._clock = context.clock
-        self.tuner = make_tuner(settings, context, self.policies, replicas)
+        self.tuner = make_tuner(settings, context, self.policies.rollout, replicas)
+        self._simulated = SimulatedTrial(
+            context, self.policies, replicas, kv_events=settings.kv_events
+        )
 
     def view_policy(self) -> PolicyRow:
         """Return the policy and its changes, for people."""
@@ -73,7 +77,12 @@ class RunningChanges:
         AdmissionAdmin(self._admission, guard).mount(routes)
         PolicyAdmin(policies, guard, self.view_policy).mount(routes)
 
+    async def close(self) -> None:
+        """End what is under way."""
+        await self._simulated.close()
+
     def adopt(self) -> None:
         """Take what siblings were told, once a second."""
         self._admission.adopt()
+        self._simulated.check()
         self.policies.adopt()

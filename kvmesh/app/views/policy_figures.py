@@ -11,19 +11,19 @@ def _share(rollout: Rollout) -> float:
 
 
 def _requests(rollout: Rollout) -> dict[str, float]:
-    report = rollout.report()
-    if report is None:
-        return {"baseline": 0.0, "candidate": 0.0}
-    return {"baseline": report.baseline.requests, "candidate": report.candidate.requests}
+    names = ("baseline", "candidate")
+    sides = zip(names, rollout.seen({}), strict=True)
+    return {name: sum(one.requests for one in windows) for name, windows in sides}
 
 
 # How a figure is read, then what it is.
 # fmt: off
 POLICIES: Final = Table[Rollout](
     Figure("gauge", "kvmesh_policy_trial_share", _share,
-           "Share of the requests that a policy on trial gets, 0 while none is on trial."),
+           "Share of the time that a policy on trial gets, 0 while none is on trial."),
     Figure("gauge", "kvmesh_policy_trial_requests", _requests,
-           "Requests of each arm that ended here in the present stage of a trial.", ("arm",)),
+           "Requests of each arm that ended here and are compared; once the candidate has all"
+           " requests, since then.", ("arm",)),
     Figure("counter", "kvmesh_policy_changes", lambda one: dict(one.counts),
            "Changes of policy that began here or were heard of (running), that were kept (done)"
            " and that were returned from.", ("phase",)),

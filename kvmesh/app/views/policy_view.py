@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from kvmesh.core.cost.arm_tally import Tally, Times
+from kvmesh.core.cost.arm_tally import Tally, Times, add_tallies
 from kvmesh.core.insight.rollout import Rollout
 from kvmesh.core.insight.rollout_state import Phase, PolicyUpdate, RolloutState, Step
 from kvmesh.core.insight.trace_ring import TraceRingStatistics
@@ -23,8 +23,8 @@ class TimesRow(msgspec.Struct, frozen=True):
 
 
 class ArmRow(msgspec.Struct, frozen=True):
-    """One arm in the present stage, over all replicas: `requests` that ended, those that failed,
-    the time to the first token and per token behind it; None before any.
+    """One arm over all replicas and its windows: `requests` that ended, those that failed, the time
+    to the first token and per token behind it; None before any.
     """
 
     arm: str
@@ -50,17 +50,20 @@ class PolicyRow(msgspec.Struct, frozen=True):
     """The policy of a bucket as one replica knows it.
 
     `policy` decides whatever is not the `candidate`'s: while one is on trial it gets the `share` of
-    the requests, `stage` of `stages`, and `verdict` says what the `arms` show so far. `refused`:
-    why this replica cannot follow its siblings. `history` has the newest change first.
+    the time, `window` counts from 1 and is of the arm `turn`, `verdict` says what the `arms` show
+    so far and `simulation` what a simulator made of both, "" while it was not asked at this
+    replica. `refused`: why this replica cannot follow its siblings. `history` has the newest change
+    first.
     """
 
     bucket: str
     policy: str
     candidate: str = ""
     share: float = 0.0
-    stage: int = 0
-    stages: int = 0
+    window: int = 0
+    turn: str = ""
     verdict: str = ""
+    simulation: str = ""
     arms: tuple[ArmRow, ...] = ()
     refused: str = ""
     history: tuple[ChangeRow, ...] = ()
@@ -78,12 +81,13 @@ def view_policy(bucket: str, rollout: Rollout, siblings: Mapping[str, PolicyUpda
         row,
         candidate=str(state.change.policy),
         share=state.share,
-        stage=state.stage + 1,
-        stages=len(state.change.stages),
+        window=state.stage + 1,
+        turn=state.arm_of(state.stage),
         verdict=f"{verdict.kind}: {verdict.reason}",
+        simulation="" if rollout.simulated is None else rollout.simulated.reason,
         arms=(
-            _arm("baseline", str(state.baseline), baseline),
-            _arm("candidate", str(state.change.policy), candidate),
+            _arm("baseline", str(state.baseline), add_tallies(baseline)),
+            _arm("candidate", str(state.change.policy), add_tallies(candidate)),
         ),
     )
 

@@ -133,8 +133,8 @@ def _policies(rows: Sequence[PolicyRow]) -> list[Text]:
     lines: list[Text] = []
     for row in rows:
         if row.candidate:
-            stage = f"{row.share:.0%}, stage {row.stage} of {row.stages}, {row.verdict}"
-            line = (f"{row.candidate} on trial: {stage}", "cyan")
+            words = f"window {row.window} ({row.turn}), {row.verdict}"
+            line = (f"{row.candidate} on trial: {words}", "cyan")
         elif row.history:
             last = row.history[0]
             style = "yellow" if last.phase == "returned" else ""

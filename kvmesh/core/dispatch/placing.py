@@ -127,8 +127,6 @@ class Placer:
         """Note what else becomes of a booking than its load."""
         if inputs is not None:
             inputs.booked(placed.record, placed.booking)
-            if self._arms is not None:
-                inputs.learn_arm(self._arms, placed.hashes)
         if session and (sessions := self._scheduler.sessions) is not None:
             sessions.bind(session, WorkerId(placed.record.worker), now)
 
@@ -286,9 +284,9 @@ class Placer:
         self.uses_caches = options.mode == "kv"
         self._followed = scheduler.course
         own, self._arms = self._courses.of(NO_WISHES), scheduler.arms
-        arms = self._arms
-        trial = () if arms is None else (arms.baseline, arms.candidate)
-        followed = [own, *(self._courses.of(NO_WISHES, arm) for arm in trial)]
+        followed = [own]
+        if self._arms is not None and (arm := self._arms.find()) is not None:
+            followed.append(self._courses.of(NO_WISHES, arm))
         self._usable = options.mode != "direct" and all(one.asks is None for one in followed)
         if not self._usable:
             return

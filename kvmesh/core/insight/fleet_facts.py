@@ -16,8 +16,15 @@ def obstacle(scheduler: Scheduler, now: float) -> str:
     if scheduler.options.mode != "kv":
         return f"mode is {scheduler.options.mode}: only kv has weights"
     cost = scheduler.policy.cost
-    if cost.name not in COSTS or not cost.weights.specs:
-        return f"formula {cost.name} has no weights that a simulator can tune"
+    if not cost.weights.specs:
+        return f"formula {cost.name} has no weights"
+    return unplayable(scheduler, cost.name, now)
+
+
+def unplayable(scheduler: Scheduler, cost: str, now: float) -> str:
+    """Return in words why no simulator can play this fleet by `cost`; "" when it can."""
+    if cost not in COSTS:
+        return f"formula {cost} is in a file, which is not simulated"
     infos = [scheduler.workers.info(one) for one in scheduler.workers.everyone(now)]
     if len(infos) < LEAST_WORKERS:
         return f"{len(infos)} workers: nothing to choose"

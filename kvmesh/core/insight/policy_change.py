@@ -1,6 +1,5 @@
-"""What is asked for: another policy, by which stages, and what ends it."""
+"""What is asked for: another policy, how it is compared, and what ends that."""
 
-from itertools import pairwise
 from math import isfinite
 from typing import Final
 
@@ -8,18 +7,14 @@ import msgspec
 
 from kvmesh.core.insight.policy_spec import MOST_NAME, PolicySpec
 
-STAGES: Final = (0.05, 0.25, 1.0)
-HELD_BACK: Final = 0.1
-"""Load may change at any time: what the baseline did before would say little of what it does now.
-"""
-
-MOST_STAGES: Final = 8
 MOST_WEIGHTS: Final = 64
 MOST_REQUESTS: Final = 10_000_000
 MOST_RATIO: Final = 100.0
-MOST_STAGE_S: Final = 30 * 86_400.0
+MOST_S: Final = 30 * 86_400.0
+LEAST_WINDOW_S: Final = 0.1
+MOST_WINDOW_S: Final = 3_600.0
 LEAST_REQUESTS: Final = 20
-"""Below that a stage says nothing, whatever the times are."""
+"""Below that a window says nothing, whatever the times are."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -43,44 +38,28 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class PolicyChange(msgspec.Struct, frozen=True):
-    """A candidate `policy` that gets the shares `stages` of the requests, one after the other.
+    """A candidate `policy` that takes turns with the baseline, in windows of `window_s` at least.
 
-    A stage lasts until each arm has `min_requests` and the candidate is within the `bounds`; longer
-    than `max_stage_s` (0: for ever), and the baseline returns. In the last stage the baseline keeps
-    `HELD_BACK` to be compared with, until that is over. `stages` of 1.0 alone take the candidate at
-    once, without comparison.
+    It gets all requests once both have `min_requests` and it is within the `bounds`; without that
+    verdict after `MOST_WINDOWS` windows, or in `max_s`, the baseline stays. `at_once` takes the
+    candidate without comparison.
     """
 
     policy: PolicySpec
-    stages: tuple[float, ...] = STAGES
+    at_once: bool = False
     min_requests: int = 200
     bounds: Bounds = Bounds()
-    max_stage_s: float = 0.0
-
-    @property
-    def immediate(self) -> bool:
-        """Return whether nothing is compared."""
-        return self.stages[0] >= 1.0
-
-    def share(self, stage: int) -> float:
-        """Return the candidate's share of the requests in a stage."""
-        share = self.stages[stage]
-        if share < 1.0 or self.immediate:
-            return share
-        return max(1.0 - HELD_BACK, self.stages[stage - 1])
+    window_s: float = 15.0
+    max_s: float = 86_400.0
 
     def wrong(self) -> str:
         """Return what cannot be, with the remedy; "" when all can. The policy is not looked up."""
-        stages, reported = self.stages, ", ".join(f"{one:g}" for one in self.stages[:MOST_STAGES])
-        if not 1 <= len(stages) <= MOST_STAGES:
-            return f"{len(stages)} stages; give 1 to {MOST_STAGES}"
-        rising = all(low < high for low, high in pairwise(stages))
-        if not (rising and stages[0] > 0.0 and stages[-1] == 1.0):
-            return f"stages are {reported}: give shares above 0 that rise, the last one 1"
         if not LEAST_REQUESTS <= self.min_requests <= MOST_REQUESTS:
             return f"min_requests is {self.min_requests}; use {LEAST_REQUESTS} to {MOST_REQUESTS}"
-        if not 0.0 <= self.max_stage_s <= MOST_STAGE_S:
-            return f"max_stage_s is {self.max_stage_s:g}; use 0 (for ever) to {MOST_STAGE_S:g}"
+        if not LEAST_WINDOW_S <= self.window_s <= MOST_WINDOW_S:
+            return f"window_s is {self.window_s:g}; use {LEAST_WINDOW_S:g} to {MOST_WINDOW_S:g}"
+        if not self.window_s <= self.max_s <= MOST_S:
+            return f"max_s is {self.max_s:g}; use window_s ({self.window_s:g}) to {MOST_S:g}"
         return self.bounds.wrong() or wrong_spec(self.policy)
 
 

@@ -5,19 +5,23 @@ from collections.abc import Mapping
 from math import inf, nextafter
 from typing import Final
 
-from kvmesh.core.cost.arm_tally import Tally, add_tallies
-from kvmesh.core.cost.arms import Arms, Marks
+import msgspec
+
+from kvmesh.core.cost.arm_tally import Counter, Tally, add_tallies
+from kvmesh.core.cost.arms import ArmName, Arms
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec, spec_of
 from kvmesh.core.insight.rollout_state import (
     MOST_REASON,
+    MOST_WINDOWS,
+    WHOLE,
     Phase,
     PolicyUpdate,
     RolloutState,
-    StageReport,
     Step,
+    TrialReport,
     newest,
 )
 from kvmesh.core.insight.rollout_verdict import Verdict, compare
@@ -25,6 +29,11 @@ from kvmesh.errors import ConfigError, RequestError
 
 MOST_HISTORY: Final = 32
 """Changes remembered; the oldest is forgotten first."""
+
+SETTLE: Final = 0.2
+"""Of each window of the baseline, from its begin: what the candidate left in the queues may be
+there still, and siblings that hear of it late go by the candidate.
+"""
 
 CONFLICT: Final = 409
 
@@ -36,6 +45,9 @@ class Rollout:
     worse. One moves the change on (`decide`): the least name of those that can. Replicas that do
     not see each other may decide differently; when they do again, a return counts. `base` is the
     policy of the settings, `counts` are the changes that came to each phase.
+
+    A change begins with a window of the baseline, which lasts until `simulated` is set: what a
+    simulator makes of both policies, "ahead" where it could not be asked.
     """
 
     def __init__(self, replica: str, base: Pricing, formulas: Formulas = PUBLISHED) -> None:
@@ -48,7 +60,8 @@ class Rollout:
         self._replica = replica
         self._formulas = formulas
         self._spec = spec_of(base)
-        self._marks = Marks()
+        self.simulated: Verdict | None = None
+        self._counters: list[Counter] = []
         self._history: OrderedDict[tuple[float, str], RolloutState] = OrderedDict()
         self._refused: RolloutState | None = None
 
@@ -78,7 +91,7 @@ class Rollout:
         state = self.state
         if state is not None and state.phase == "running":
             raise RequestError(
-                f"{state.change.policy} has {state.share:.0%} of the requests on trial since"
+                f"{state.change.policy} has {state.share:.0%} of the time on trial since"
                 f" {state.by} began it: wait for its end, or return from it first",
                 status=CONFLICT,
             )
@@ -98,11 +111,10 @@ class Rollout:
             # Later than what is in force even where another replica's clock is ahead.
             if known is not None and not known.wrong():
                 at = max(at, nextafter(known.at, inf))
-        begun = Step(at, self._replica, change.share(0), "asked for")
-        phase: Phase = "done" if change.immediate else "running"
-        self._follow(RolloutState(at, self._replica, change, self._spec, phase, 0, (begun,)))
-        assert self.state is not None
-        return self.state
+        phase: Phase = "done" if change.at_once else "running"
+        begun = Step(at, self._replica, 1.0 if change.at_once else 0.5, "asked for")
+        spec = self._spec
+        return self._follow(RolloutState(at, self._replica, change, spec, phase, 0, (begun,), at))
 
     def give_up(self, at: float, reason: str) -> RolloutState:
         """Return to the baseline of the last change, on trial or done.
@@ -141,85 +153,102 @@ class Rollout:
         """Return what the siblings are told."""
         return PolicyUpdate(self.state, self.report(), not self.refused, self.own_formulas)
 
-    def report(self) -> StageReport | None:
-        """Return what this replica saw in the present stage; None when nothing is on trial."""
-        state, arms = self.state, self.arms
-        if state is None or arms is None:
+    def report(self) -> TrialReport | None:
+        """Return what this replica saw in each window; None when nothing is on trial."""
+        if self.state is None or self.arms is None:
             return None
-        return StageReport(
-            *state.name,
-            state.stage,
-            arms.baseline.counter.tally(),
-            arms.candidate.counter.tally(),
-        )
+        return TrialReport(*self.state.name, tuple(one.tally() for one in self._counters))
 
-    def seen(self, siblings: Mapping[str, PolicyUpdate]) -> tuple[Tally, Tally]:
-        """Return the baseline's and the candidate's tallies of the present stage over replicas."""
+    def seen(self, siblings: Mapping[str, PolicyUpdate]) -> tuple[list[Tally], list[Tally]]:
+        """Return the tallies of the windows of the baseline and of the candidate, over replicas;
+        once the candidate has all, of what it does since then.
+        """
         state = self.state
-        reported = [self.report(), *(updates.report for updates in siblings.values())]
-        reports = [
-            one for one in reported if one is not None and state is not None and one.is_of(state)
-        ]
-        return (
-            add_tallies(one.baseline for one in reports),
-            add_tallies(one.candidate for one in reports),
-        )
+        reported = [self.report(), *(updates.seen for updates in siblings.values())]
+        sides: dict[ArmName, list[Tally]] = {"baseline": [], "candidate": []}
+        if state is not None:
+            sound = [one.windows for one in reported if one is not None and one.is_of(state)]
+            for window in range(state.stage + 1):
+                name = state.arm_of(window)
+                if name == "baseline" or window >= state.whole:
+                    sides[name].append(
+                        add_tallies(one[window] for one in sound if window < len(one))
+                    )
+        return sides["baseline"], sides["candidate"]
 
     def verdict(self, siblings: Mapping[str, PolicyUpdate]) -> Verdict | None:
-        """Return what the arms show so far; None when nothing is on trial."""
+        """Return what is found so far; None when nothing is on trial."""
         state, arms = self.state, self.arms
         if state is None or arms is None:
             return None
-        formula = arms.candidate.policy.cost.formula
+        formula = arms.candidate.cost.formula
         if isinstance(formula, OwnFormula) and formula.off:
             # The default decides in its place: no comparison would show it.
             return Verdict("worse", formula.problem)
-        baseline, candidate = self.seen(siblings)
-        return compare(baseline, candidate, state.change.bounds, state.change.min_requests)
+        if self.simulated is not None and self.simulated.kind == "worse":
+            return self.simulated
+        change = state.change
+        found = compare(*self.seen(siblings), change.bounds, change.min_requests)
+        if not state.whole:
+            return found
+        return Verdict(found.kind, f"all requests against before: {found.reason}")
+
+    def leads(self, siblings: Mapping[str, PolicyUpdate]) -> bool:
+        """Return whether it is this replica that moves a change on."""
+        able = not self.refused
+        return able and not any(n < self._replica and one.able for n, one in siblings.items())
 
     def decide(self, at: float, siblings: Mapping[str, PolicyUpdate]) -> RolloutState | None:
         """Return to the baseline when the candidate is worse, or move the change on where that is
         this replica's to do; return the state then, else None. `siblings` are the live ones.
         """
-        state, verdict = self.state, self.verdict(siblings)
-        if state is None or verdict is None:
+        state, arms, verdict = self.state, self.arms, self.verdict(siblings)
+        if state is None or arms is None or verdict is None:
             return None
         if verdict.kind == "worse":
             return self._return(state, at, verdict.reason)
-        if any(name < self._replica and updates.able for name, updates in siblings.items()):
+        window_s = state.change.window_s
+        if at - state.since >= SETTLE * window_s:
+            arms.settled()
+        if not self.leads(siblings):
             return None
-        if verdict.kind == "ahead":
-            return self._advance(state, at, verdict.reason)
-        longest_s = state.change.max_stage_s
-        if longest_s and at - state.steps[-1].at > longest_s:
-            return self._return(
-                state, at, f"no verdict in {longest_s:g} s (max_stage_s): {verdict.reason}"
-            )
-        return None
+        if at - state.at > state.change.max_s:
+            why = f"no verdict in {state.change.max_s:g} s (max_s), the baseline stays"
+            return self._return(state, at, f"{why}: {verdict.reason}")
+        baseline, candidate = self.seen(siblings)
+        name = state.arm_of(state.stage)
+        ended = (baseline if name == "baseline" else candidate)[-1].requests
+        waits = self.simulated is None and not state.stage
+        if at - state.since < window_s or ended < state.least() or waits:
+            return None
+        return self._next(state, at, verdict)
 
-    def _advance(self, state: RolloutState, at: float, reason: str) -> RolloutState:
-        if state.stage + 1 == len(state.change.stages):
-            self._follow(state.moved(self._step(at, 1.0, reason), "done"))
-        else:
-            stage = state.stage + 1
-            step = self._step(at, state.change.share(stage), reason)
-            self._follow(state.moved(step, stage=stage))
-        assert self.state is not None
-        return self.state
+    def _next(self, state: RolloutState, at: float, verdict: Verdict) -> RolloutState:
+        """End a window: what it shows is not worse."""
+        window = state.stage + 1
+        if state.whole:
+            if window - state.whole >= WHOLE:
+                return self._follow(state.moved(self._step(at, 1.0, verdict.reason), "done"))
+        elif verdict.kind == "ahead":
+            state = state.moved(self._step(at, 1.0, verdict.reason))
+            state = msgspec.structs.replace(state, whole=window)
+        elif window >= MOST_WINDOWS:
+            why = f"no verdict in {window} windows, the baseline stays"
+            return self._return(state, at, f"{why}: {verdict.reason}")
+        return self._follow(state.next_window(at))
 
     def _return(self, state: RolloutState, at: float, reason: str) -> RolloutState:
-        self._follow(state.moved(self._step(at, 0.0, reason), "returned"))
-        assert self.state is not None
-        return self.state
+        return self._follow(state.moved(self._step(at, 0.0, reason), "returned"))
 
     def _step(self, at: float, share: float, reason: str) -> Step:
         return Step(at, self._replica, share, reason[:MOST_REASON])
 
-    def _follow(self, state: RolloutState) -> None:
-        """Go by `state`; its policies are known here. Each stage counts anew."""
-        if self.state is None or self.state.name != state.name:
-            self._marks = Marks()
-        if self.state is None or (self.state.name, self.state.phase) != (state.name, state.phase):
+    def _follow(self, state: RolloutState) -> RolloutState:
+        """Go by `state`; its policies are known here. Each window counts for itself."""
+        known = self.state
+        if known is None or known.name != state.name:
+            self._counters, self.simulated = [], None
+        if known is None or (known.name, known.phase) != (state.name, state.phase):
             self.counts[state.phase] += 1
         self.state, self.refused, self._refused = state, "", None
         self._history[state.name] = state
@@ -228,5 +257,8 @@ class Rollout:
         self._spec, self.arms = state.in_force, None
         self.policy = self._spec.find(self._formulas)
         if state.phase == "running":
-            candidate, salt = state.change.policy.find(self._formulas), f"{state.at!r}{state.by}"
-            self.arms = Arms(self.policy, candidate, state.share, salt, self._marks)
+            self._counters += (Counter() for _ in range(len(self._counters), state.stage + 1))
+            candidate = state.change.policy.find(self._formulas)
+            arm, counter = state.arm_of(state.stage), self._counters[state.stage]
+            self.arms = Arms(self.policy, candidate, arm, counter, state.quota())
+        return state

@@ -1,4 +1,4 @@
-"""The tuner: observes a load, has weights searched, shadows them, tries them, keeps what wins."""
+"""The tuner: observes a load, has weights searched, shadows them, and proposes what is better."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -10,12 +10,10 @@ from kvmesh.core.insight.load_character import Character, differences
 from kvmesh.core.insight.tuning_acts import (
     Act,
     GiveUp,
-    PutBack,
     Seen,
     Stage,
     StartSearch,
     StartShadow,
-    StartTrial,
     Step,
     StepKind,
     StopShadow,
@@ -25,8 +23,7 @@ from kvmesh.core.insight.tuning_judgement import describe, judge_shadow, model_e
 from kvmesh.core.insight.weight_search import Found, Weighting, alike, name_policy
 
 MAX_STEPS: Final = 32
-MAX_KNOWN: Final = 8
-MAX_RETURNED: Final = 16
+MAX_DROPPED: Final = 16
 
 DRIFT_LOOKS: Final = 2
 """Looks in a row that must show another load before it is believed."""
@@ -41,12 +38,11 @@ class TunerOptions(msgspec.Struct, frozen=True):
     A search needs `least_requests` in `observe_s` at least. What it finds must be better by
     `min_gain` on requests held out, against the present weights and the default ones, and the
     simulator's median TTFT within `model_ratio` times of the measured one. A candidate is shadowed
-    for `shadow_s` and `shadow_decisions` at least. One that was returned is not proposed again for
-    `reject_s`, and nothing is searched for `rest_s` then; otherwise the same load is searched again
-    after `retune_s`. Searches begin at least `pause_s` apart.
+    for `shadow_s` and `shadow_decisions` at least. One that a shadow speaks against is not shadowed
+    again for `reject_s`, and nothing is searched for `rest_s` then; otherwise the same load is
+    searched again after `retune_s`. Searches begin at least `pause_s` apart.
     """
 
-    apply: bool = False
     least_requests: int = 500
     observe_s: float = 120.0
     min_gain: float = 0.03
@@ -62,9 +58,9 @@ class TunerOptions(msgspec.Struct, frozen=True):
 class Tuner:
     """Decides what to do next; does nothing itself. Deterministic, bounded, O(1) a look.
 
-    Where the load changes its character, weights that were tuned for another one are put back to
-    the default at once, and the new load is searched as soon as it was seen for long enough.
-    `since_s`: only requests that began after it count.
+    Where the load changes its character, what was proposed for another one is withdrawn, and the
+    new load is searched as soon as it was seen for long enough. `since_s`: only requests that began
+    after it count.
     """
 
     def __init__(
@@ -79,15 +75,12 @@ class Tuner:
         self._words = "no request was seen yet"
         self._base: Character | None = None
         self._now: Character | None = None
-        self._own: Weighting | None = None
         self._proposal: Weighting | None = None
-        self._weights_before = default
         self._found: Found | None = None
         self._not_before_s = 0.0
         self._shadow_from_s = 0.0
         self._strange_checks = 0
-        self._returned: deque[tuple[float, Weighting]] = deque(maxlen=MAX_RETURNED)
-        self._known: deque[tuple[Character, Weighting]] = deque(maxlen=MAX_KNOWN)
+        self._dropped: deque[tuple[float, Weighting]] = deque(maxlen=MAX_DROPPED)
         self._steps: deque[Step] = deque(maxlen=MAX_STEPS)
         self._number = 0
 
@@ -101,14 +94,12 @@ class Tuner:
         self._now = seen.character
         drift = self._drift(seen.character)
         if drift:
-            return self._drifted(drift, seen, now)
+            return self._drifted(drift, now)
         match self.stage:
             case "observing":
                 return self._observe(seen, now)
             case "shadowing":
                 return self._judge_shadow(seen, now)
-            case "trying":
-                return self._judge_trial(seen, now)
             case _:
                 return []
 
@@ -128,8 +119,8 @@ class Tuner:
             )
             return self._rest("nothing-better", text, self.options.retune_s, now)
         policy = name_policy(self.cost, chosen.weights)
-        if self._was_returned(chosen.weights, now):
-            text = f"{policy} again, which was returned lately"
+        if self._was_dropped(chosen.weights, now):
+            text = f"{policy} again, which its shadow spoke against"
             return self._rest("dropped", text, self.options.rest_s, now)
         self._step("found", f"{policy}: {ratios(chosen, found)}", now)
         self.stage, self.candidate = "shadowing", chosen.weights
@@ -143,23 +134,14 @@ class Tuner:
             return []
         return self._rest("dropped", f"the search failed: {why}", self.options.rest_s, now)
 
-    def trial_failed(self, why: str, now: float) -> list[Act]:
-        """Take that the weights cannot be tried."""
-        if self.stage != "trying":
-            return []
-        return self._rest("dropped", f"cannot be tried: {why}", self.options.rest_s, now)
-
     def status(self) -> TunerStatus:
         """Return all that is known, for people; the newest step last."""
         proposal = name_policy(self.cost, self._proposal) if self._proposal is not None else ""
         return TunerStatus(
-            mode="apply" if self.options.apply else "propose",
             stage=self.stage,
             words=self._words,
             cost=self.cost,
             character=self._now,
-            tuned_for=self._base if self._own is not None else None,
-            own=self._own,
             candidate=self.candidate,
             proposal=proposal,
             found=self._found,
@@ -184,7 +166,7 @@ class Tuner:
         self.stage = "searching"
         self._not_before_s = now + self.options.pause_s
         self._step("searches", f"{self.cost} on {seen.rows} requests: {describe(self._base)}", now)
-        return [StartSearch(self.since_s, self._others(self._base))]
+        return [StartSearch(self.since_s)]
 
     def _judge_shadow(self, seen: Seen, now: float) -> list[Act]:
         assert self.candidate is not None
@@ -198,49 +180,12 @@ class Tuner:
             return [*self._rest("dropped", text, options.rest_s, now), StopShadow()]
         text, wrong = judge_shadow(report, seen.block_ms)
         if wrong:
-            self._returned.append((now, self.candidate))
+            self._dropped.append((now, self.candidate))
             return [*self._rest("dropped", text, options.rest_s, now), StopShadow()]
         policy = name_policy(self.cost, self.candidate)
-        if not options.apply:
-            self._proposal = self.candidate
-            acts = self._rest("proposes", f"{policy}; {text}", options.retune_s, now)
-            return [*acts, StopShadow()]
-        self.stage, self._weights_before = "trying", seen.present
-        self._step("tries", f"{policy} at a share of the requests; {text}", now)
-        return [StopShadow(), StartTrial(self.candidate, text)]
-
-    def _judge_trial(self, seen: Seen, now: float) -> list[Act]:
-        """Keep what was tried only if it won: all requests by it against all before it.
-
-        Shares of one fleet cannot tell: weights that spare others are paid for by their own.
-        """
-        assert self.candidate is not None
-        trial, candidate = seen.trial, self.candidate
-        policy = name_policy(self.cost, candidate)
-        if trial is None:
-            return []
-        if trial.phase == "returned":
-            self._returned.append((now, candidate))
-            text = f"{policy} at {trial.share:.0%}: {trial.reason}"
-            return self._rest("returned", text, self.options.rest_s, now)
-        before, after, least = trial.before, trial.after, self.options.least_requests
-        soon = after.seconds < self.options.observe_s
-        if trial.phase == "running" or after.requests < least or soon:
-            self._words = (
-                f"{policy} has {trial.share:.0%} of the requests: {trial.reason};"
-                f" {after.requests} of {least} seen since it has all"
-            )
-            return []
-        ratio = after.score / before.score
-        text = f"{policy}: {after} against {before} before, score {ratio:.3f}"
-        if ratio > 1.0:
-            self._returned.append((now, candidate))
-            self._rest("returned", f"{text}: it did not win", self.options.rest_s, now)
-            return [PutBack(f"{policy} did not win: score {ratio:.3f}", self._weights_before)]
-        self._own = candidate
-        if self._base is not None:
-            self._known.append((self._base, candidate))
-        return self._rest("kept", f"{text}: it won", self.options.retune_s, now)
+        self._proposal = self.candidate
+        acts = self._rest("proposes", f"{policy}; {text}", options.retune_s, now)
+        return [*acts, StopShadow()]
 
     def _drift(self, character: Character | None) -> tuple[str, ...]:
         """Return in words why the load is another one by now; nothing while that may be chance."""
@@ -250,30 +195,25 @@ class Tuner:
         self._strange_checks = self._strange_checks + 1 if changes else 0
         return changes if self._strange_checks >= DRIFT_LOOKS else ()
 
-    def _drifted(self, changes: Iterable[str], seen: Seen, now: float) -> list[Act]:
+    def _drifted(self, changes: Iterable[str], now: float) -> list[Act]:
         why = f"the load is another one: {', '.join(changes)}"
-        acts = self._abandon(why)
-        if self._own is not None and not alike(self._own, self.default):
-            if alike(self._own, seen.present):
-                acts.append(PutBack(why, self.default))
-                why += "; back to the default weights"
-            self._own = None
+        acts = self._abandon()
         self._begin_anew(now)
         self._step("drifted", why, now)
         return acts
 
     def _stand_aside(self, stage: Stage, words: str, now: float) -> list[Act]:
-        acts = self._abandon(words)
+        acts = self._abandon()
         if self.stage != stage or self._words != words:
             self._step("waits", words, now)
         self.stage, self._words = stage, words
         return acts
 
-    def _abandon(self, why: str) -> list[Act]:
+    def _abandon(self) -> list[Act]:
         """End what is under way."""
         acts: list[Act] = []
-        if self.stage in ("searching", "trying"):
-            acts.append(GiveUp(why))
+        if self.stage == "searching":
+            acts.append(GiveUp())
         elif self.stage == "shadowing":
             acts.append(StopShadow())
         self.candidate = None
@@ -292,14 +232,10 @@ class Tuner:
         self._step(kind, text, now)
         return []
 
-    def _others(self, base: Character) -> tuple[Weighting, ...]:
-        """Return what was kept before under such a load."""
-        return tuple(weights for load, weights in self._known if not differences(load, base))
-
-    def _was_returned(self, weights: Weighting, now: float) -> bool:
+    def _was_dropped(self, weights: Weighting, now: float) -> bool:
         return any(
             alike(one, weights) and now - at_s < self.options.reject_s
-            for at_s, one in self._returned
+            for at_s, one in self._dropped
         )
 
     def _step(self, kind: StepKind, text: str, now: float) -> None:

@@ -1,8 +1,12 @@
 """What a search for weights is told and what it finds, between a router and its child process."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
+
+TPOT_EXPONENT: Final = 0.25
+"""How much time per token counts beside the time to the first."""
 
 Weighting = Mapping[str, float]
 """Weights by name."""
@@ -11,6 +15,17 @@ Weighting = Mapping[str, float]
 def name_policy(cost: str, weights: Weighting) -> str:
     """Return the policy as --policy and --shadow-policy take it."""
     return ":".join(["kv", cost, *(f"{name}={value:g}" for name, value in weights.items())])
+
+
+def score_of(ttft_ms_p90: float, tpot_ms_p90: float) -> float:
+    """Return the score of p90 times, ms, as `kvmesh simulate --tune` has it: less is better."""
+    return max(ttft_ms_p90, 1.0) * float(max(tpot_ms_p90, 1.0) ** TPOT_EXPONENT)
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """Return the value below which `share` of `values` lie; None of nothing."""
+    ordered = sorted(values)
+    return ordered[round(share * (len(ordered) - 1))] if ordered else None
 
 
 def alike(one: Weighting, other: Weighting) -> bool:
@@ -43,17 +58,17 @@ class SimulatedFleetFacts(msgspec.Struct, frozen=True):
 
 
 class SearchTask(msgspec.Struct, frozen=True):
-    """Find weights for `cost` on a trace of `block_tokens` a hash id.
+    """Find weights for `cost` on a trace of `block_tokens` a hash id, or judge the policy
+    `candidate` where one is named.
 
-    `present` are those in force, `default` the formula's, `others` more to begin with. The trace
-    has `share` of all prompt tokens. `ttft_ms` and `itl_ms` are its measured medians, None: not
-    seen. The search ends after `seconds`; only the last `requests` are played.
+    `present` are those in force, `default` the formula's. The trace has `share` of all prompt
+    tokens. `ttft_ms` and `itl_ms` are its measured medians, None: not seen. The search ends after
+    `seconds`; only the last `requests` are played.
     """
 
     cost: str
     default: Weighting
     present: Weighting
-    others: tuple[Weighting, ...]
     fleet: SimulatedFleetFacts
     block_tokens: int
     share: float = 1.0
@@ -62,6 +77,7 @@ class SearchTask(msgspec.Struct, frozen=True):
     seconds: float = 60.0
     requests: int = 3000
     seed: int = 0
+    candidate: str = ""
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -77,7 +93,8 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a search found. `best` did best where it was searched; `trials` were played.
+    """What a search found. `best` did best where it was searched, or is the candidate that was
+    named; `trials` were played.
 
     `simulated_ttft_ms` is the median under the present weights, to be held against the measured.
     """

@@ -117,7 +117,7 @@ class Scheduler:
         self._refused = 0
 
     def follow(self, policy: Pricing, arms: Arms | None) -> None:
-        """Decide by another formula and weights from now on, or by the two of `arms`."""
+        """Decide by another formula and weights from now on, or by those of `arms`."""
         self.courses.follow(policy, arms)
         self.course = object()
 
@@ -325,7 +325,6 @@ class Scheduler:
         record.estimated = request.estimated
         if followed is not None:
             followed.booked(record, placed.booking)
-            followed.learn_arm(self.courses.arms, request.hashes)
         if request.session and self.sessions is not None:
             self.sessions.bind(request.session, record.worker, now)
         return placed

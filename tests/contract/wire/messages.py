@@ -39,7 +39,7 @@ from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.cost.arm_tally import Tally, Times
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
-from kvmesh.core.insight.rollout_state import PolicyUpdate, RolloutState, StageReport, Step
+from kvmesh.core.insight.rollout_state import PolicyUpdate, RolloutState, Step, TrialReport
 from kvmesh.formats import FormatRange, Formats
 from kvmesh.transport.commands import CommandReply
 from kvmesh.transport.nats.trust.seal import Sealer, parse_seal
@@ -96,11 +96,11 @@ def worker_heartbeat() -> WorkerHeartbeat:
 
 
 def policy_news() -> PolicyUpdate:
-    change = PolicyChange(PolicySpec("dynamo", {"overlap": 2.0}), (0.1, 1.0), 50)
+    change = PolicyChange(PolicySpec("dynamo", {"overlap": 2.0}), at_once=False, min_requests=50)
     steps = (Step(1.5e9, "r0", 0.1, "begun"),)
     state = RolloutState(1.5e9, "r0", change, PolicySpec("kvmesh"), "running", 0, steps)
     seen = Tally(2, 1, Times(2, 1.25, 0.5, (1, 0, 1)), Times())
-    return PolicyUpdate(state, StageReport(1.5e9, "r0", 0, seen, Tally()), True, ("mine",))
+    return PolicyUpdate(state, TrialReport(1.5e9, "r0", (seen, Tally())), True, ("mine",))
 
 
 def router_heartbeat() -> RouterHeartbeat:

@@ -61,7 +61,7 @@ async def test_the_trace_of_a_router_that_tunes_can_be_downloaded_and_replayed(
         assert all(one.block_ids[:5] == first.block_ids[:5] for one in others)
         assert len({one.block_ids for one in requests}) == 3
         assert status["trace"]["rows"] == 3
-        assert status["tuner"]["mode"] == "propose"
+        assert status["tuner"]["proposal"] == ""
         assert overview["tuning"][0]["router"] == status["router"] == "default-0"
         ready = await seen(client, "/ready", lambda page: page.get("warnings"))
         assert "auto-tune: 1 workers: nothing to choose" in ready["warnings"]

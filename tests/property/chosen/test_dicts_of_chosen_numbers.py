@@ -17,7 +17,6 @@ from kvmesh.core.admission.prefix_groups import PrefixGroups
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.buckets.homes import HomeOptions, Homes
-from kvmesh.core.cost.arms import Marks
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.snapshot_reading import decode_snapshot
 from kvmesh.core.index.snapshot_writing import Position, encode_snapshot
@@ -58,14 +57,6 @@ def prefix_groups(numbers: Sequence[int]) -> None:
         groups.leave(str(number))
 
 
-def marks(numbers: Sequence[int]) -> None:
-    known = Marks()
-    for number in numbers:
-        known.move("r", BlockHashes.of([number], 1), 0.5)
-    for number in numbers:
-        known.find("r", BlockHashes.of([number], 1))
-
-
 def names_of_a_replica(numbers: Sequence[int]) -> None:
     fold, peer = EventFold(make_scheduler()), Peer("p", 1, 0.0)
     for number in numbers:
@@ -104,7 +95,6 @@ WAYS: Final = (
     chains,
     homes,
     prefix_groups,
-    marks,
     names_of_a_replica,
     a_trace,
     firsts_of_a_trace,

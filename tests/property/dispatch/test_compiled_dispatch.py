@@ -25,7 +25,8 @@ from kvmesh.core.blocks.hashing import (
     pack_hashes,
 )
 from kvmesh.core.chat.chat import ChatInput
-from kvmesh.core.cost.arms import Arms, Marks
+from kvmesh.core.cost.arm_tally import Counter as ArmCounter
+from kvmesh.core.cost.arms import Arms
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.targets import Targets
@@ -196,7 +197,7 @@ class Side:
             scheduler.fetch_times.ms(one, {1: 100, 2: 50}, 0.5, now) for one in WORKERS
         ]
         arms = scheduler.arms
-        found["arms"] = arms and [one.counter.tally() for one in (arms.baseline, arms.candidate)]
+        found["arms"] = arms and arms.now and (arms.now.left, arms.now.counter.tally())
         found["lengths"] = scheduler.lengths.statistics()
         found["statistics"] = scheduler.statistics()
         found["tokens"] = [
@@ -703,7 +704,7 @@ class TwoWays(RuleBasedStateMachine):
             policy = PUBLISHED.pricing(cost, {"overlap_score_weight": 1.75})
         for side in self.sides:
             other = PUBLISHED.plain("lmetric")
-            arms = Arms(policy, other, 0.5, "salt", Marks()) if trial else None
+            arms = Arms(policy, other, "candidate", ArmCounter(), 5) if trial else None
             side.scheduler.follow(policy, arms)
 
     @rule(size=st.sampled_from([SIZE, SIZE, 7]))

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from kvmesh.core.blocks.events import ENDS, ROOT, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import BlockHashes, extend_hash, lookahead_digest, pack_hashes
-from kvmesh.core.cost.arms import Arms, Marks
+from kvmesh.core.cost.arm_tally import Counter
+from kvmesh.core.cost.arms import Arms
 from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.core.cost.formulas import COSTS, Cost
 from kvmesh.core.cost.own_function import cost_formula, own_cost
@@ -152,7 +153,7 @@ class World:
     def try_policy(self) -> None:
         options = self.scheduler.options
         policy = options.formulas.plain(self.draw(st.sampled_from(ALL_COSTS)))
-        arms = Arms(self.scheduler.policy, policy, 0.5, "salt", Marks())
+        arms = Arms(self.scheduler.policy, policy, "candidate", Counter(), 2)
         self.scheduler.follow(self.scheduler.policy, arms)
 
     def request(self, name: str, *, plain: bool = False) -> RouteRequest:

@@ -75,8 +75,8 @@ class Chooser:
         courses = self._scheduler.courses
         policy, arm = courses.policy, None
         if courses.arms is not None and mode == "kv" and has_no_own(request):
-            arm = courses.arms.find(request.request_id, request.session, request.hashes)
-            policy = arm.policy
+            arm = courses.arms.find()
+            policy = policy if arm is None else arm.policy
         weighing = self._weigh(request, now, mode, len(names), policy)
         formula = weighing.cost.formula
         if isinstance(formula, OwnFormula) and formula.off:

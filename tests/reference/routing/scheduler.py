@@ -264,8 +264,8 @@ class NaiveScheduler(Scheduler):
             self._health.chosen(worker, now, request.request_id)
         if request.session and self.sessions is not None:
             self.sessions.bind(request.session, worker, now)
-        if decision.arm is not None and self.courses.arms is not None:
-            self.courses.arms.learn(request.request_id, request.session, hashes)
+        if decision.arm is not None:
+            decision.arm.left -= 1
         self._decisions += 1
         self._overlap_blocks += decision.overlap_blocks
         self._request_blocks += decision.total_blocks

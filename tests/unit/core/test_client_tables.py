@@ -10,7 +10,6 @@ from kvmesh.core.admission.queue import AdmissionOptions, HoldQueue, WaitingRequ
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.buckets.homes import HomeOptions, Homes
-from kvmesh.core.cost.arms import Marks
 from kvmesh.core.dispatch.turns import Turns
 from kvmesh.core.index.approx import new_approx
 from kvmesh.core.insight.hot_prefixes import HotPrefixes
@@ -62,13 +61,6 @@ def output_lengths() -> Table:
         table.learn(families, 7, NO_FORECAST)
 
     return Table(fill, lambda: table.statistics().families)
-
-
-def marks() -> Table:
-    table = Marks(BOUND)
-    return Table(
-        lambda n: table.move(f"request-{n}", BlockHashes.of([n + 1], 16), 0.5), lambda: len(table)
-    )
 
 
 def noted_failures() -> Table:
@@ -183,7 +175,6 @@ TABLES = [
     sessions,
     homes,
     output_lengths,
-    marks,
     noted_failures,
     poison,
     hot_prefixes,

@@ -3,7 +3,7 @@
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh_lab.simulator.model_profiles import DYNAMO, MODEL_PROFILES, engine_size
+from kvmesh_lab.simulator.model_profiles import DYNAMO, MODEL_PROFILES, EngineSize, engine_size
 
 
 def test_a_70b_in_fp8_on_two_h100_holds_some_236_thousand_tokens() -> None:
@@ -26,3 +26,10 @@ def test_the_profile_follows_the_timing_unless_it_is_named() -> None:
 def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"'7b' is none of 8b-1xh100.*dynamo-mocker"):
         engine_size("7b", None)
+
+
+def test_a_profile_may_be_a_file() -> None:
+    path = "benchmarks/quality/profiles/llama3-8b-1xa100.json"
+
+    assert engine_size(path, None) == EngineSize(path, 444_407, 131_072, path)
+    assert engine_size(path, "dynamo").timing == "dynamo"

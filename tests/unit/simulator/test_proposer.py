@@ -6,7 +6,7 @@ from itertools import count
 import msgspec
 import pytest
 
-from benchmarks.quality.phases import BLOCK, prefill_heavy
+from benchmarks.quality.phases import BLOCK, PHASES, prefill_heavy
 from kvmesh.core.insight.weight_search import Found, SearchTask, SimulatedFleetFacts
 from kvmesh.errors import ConfigError
 from kvmesh_lab.simulator.propose import propose
@@ -31,7 +31,6 @@ def task(**changes: object) -> SearchTask:
         cost="prefill-decode",
         default=DEFAULT,
         present=DEFAULT,
-        others=(),
         fleet=FACTS,
         block_tokens=BLOCK,
         ttft_ms=None,
@@ -73,17 +72,19 @@ def test_a_search_ends_with_its_time_and_gives_the_best_so_far() -> None:
     assert begun.best.weights == DEFAULT
 
 
-def test_weights_that_were_kept_before_are_where_it_begins() -> None:
-    known = {"overlap_score_weight": 4.0}
-    made = task(seconds=0.0, others=(known,))
+def test_a_candidate_that_is_named_is_judged_in_place_of_a_search() -> None:
+    herding = "kv:overlap-load:weight_cache=1000:weight_load=0"
 
-    assert Proposer(made, REQUESTS, ticking()).run().best.weights == known
+    found = Proposer(task(candidate=herding), PHASES["hot-prefix"](160, 30.0, 3), ticking()).run()
+
+    assert found.best.held_out > 1.25 * found.present.held_out
+    assert found.trials == 6
 
 
 def test_the_simulated_fleet_is_brought_near_the_measured_one() -> None:
     """Learned speeds hold waits for others: 40 ms a prefill and a token, where 12 and 6 are so."""
     real = task(fleet=msgspec.structs.replace(FACTS, prefill_fixed_ms=12.0, output_token_ms=6.0))
-    seen = Proposer(real, REQUESTS)._play(DEFAULT, 1.0)
+    seen = Proposer(real, REQUESTS)._play("kv:prefill-decode", 1.0)
     learned = msgspec.structs.replace(FACTS, prefill_fixed_ms=40.0, output_token_ms=40.0)
 
     found = Proposer(
@@ -97,7 +98,9 @@ def test_the_simulated_fleet_is_brought_near_the_measured_one() -> None:
 
 
 def test_a_share_of_the_families_is_played_the_faster() -> None:
-    whole, half = (Proposer(task(share=share), REQUESTS)._play(DEFAULT, 1.0) for share in (1, 0.25))
+    whole, half = (
+        Proposer(task(share=share), REQUESTS)._play("kv:prefill-decode", 1.0) for share in (1, 0.25)
+    )
 
     assert half.held_out > whole.held_out
 

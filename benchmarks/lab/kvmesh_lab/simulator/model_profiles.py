@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.errors import ConfigError
-from kvmesh_lab.mocker.model.timing import DYNAMO_CAPACITY_TOKENS
+from kvmesh_lab.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, FILE, read_profile
 
 H100_BYTES: Final = 81_559 * 2**20
 """Memory of an H100 with 80 GB as nvidia-smi shows it: 81,559 MiB."""
@@ -83,14 +83,17 @@ class EngineSize(msgspec.Struct, frozen=True):
 def engine_size(profile: str | None, timing: str | None) -> EngineSize:
     """Return the size of an engine by profile, or by the timing profile if that alone is named.
 
-    Raises `ConfigError` naming the profiles.
+    A profile may be a file, FILE.json. Raises `ConfigError` naming the profiles.
     """
     base = (timing or "").partition(",")[0].strip()
     name = profile or _BY_TIMING.get(base, "8b-1xh100")
     if name == DYNAMO:
         return EngineSize(name, DYNAMO_CAPACITY_TOKENS, 131_072, timing or "dynamo")
+    if name.endswith(FILE):
+        own = read_profile(name)
+        return EngineSize(name, own.kv_tokens, own.kv_bytes_per_token, timing or name)
     found = MODEL_PROFILES.get(name)
     if found is None:
         known = ", ".join((*MODEL_PROFILES, DYNAMO))
-        raise ConfigError(f"--model-profile {name!r} is none of {known}")
+        raise ConfigError(f"--model-profile {name!r} is none of {known}, nor a file, FILE.json")
     return EngineSize(name, found.kv_tokens(), found.kv_bytes_per_token, timing or found.timing)

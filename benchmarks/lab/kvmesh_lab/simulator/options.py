@@ -108,8 +108,8 @@ class SimulateOptions:
     """Tokens per engine block, a divisor of the trace's; default: the trace's (quickest)."""
     model_profile: str | None = None
     """Model and GPUs, which say how much KV cache an engine has: 8b-1xh100 (442k tokens),
-    70b-2xh100 (236k), 70b-4xh100 (472k), dynamo-mocker (1,049k). Default: 8b-1xh100, with
-    --timing-profile preble-70b 70b-2xh100."""
+    70b-2xh100 (236k), 70b-4xh100 (472k), dynamo-mocker (1,049k), or a file, FILE.json. Default:
+    8b-1xh100, with --timing-profile preble-70b 70b-2xh100."""
     blocks: int | None = None
     """KV blocks of an engine; default: those of the model profile."""
     sliding_window: int = 0
@@ -141,8 +141,8 @@ class SimulateOptions:
     kv_bytes_per_token: int | None = None
     """KV cache of a token, bytes; default: those of the model profile, 128 KiB for Llama 3 8B."""
     timing_profile: str | None = None
-    """How long a step takes: dynamo, preble-70b, linear, instant; or NAME,coefficient=ms,…
-    Default: that of the model profile."""
+    """How long a step takes: dynamo, preble-70b, linear, instant, FILE.json; or
+    NAME,coefficient=ms,… Default: that of the model profile."""
     engine_speeds: Numbers = (1.0,)
     """Speeds of the engines in turn, relative to the profile, e.g. 1,1,1,0.5."""
     prefill_engines: int = 0

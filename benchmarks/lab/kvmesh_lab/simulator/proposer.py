@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.cost.catalogue import PUBLISHED
-from kvmesh.core.insight.performance import score_of
 from kvmesh.core.insight.weight_search import (
     Found,
     Judged,
@@ -18,6 +17,7 @@ from kvmesh.core.insight.weight_search import (
     SimulatedFleetFacts,
     Weighting,
     name_policy,
+    score_of,
 )
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh_lab.mocker.model.options import EngineOptions
@@ -112,7 +112,7 @@ class Proposer:
         # Only a share of the families was kept: the others' load is made up for by time.
         self._speedup = 1.0 / task.share
         self._trials = 0
-        self._played: dict[tuple[tuple[str, float], ...], list[Run]] = {}
+        self._played: dict[str, list[Run]] = {}
         self._fleet = fleet_options(
             task.fleet,
             task.block_tokens,
@@ -120,19 +120,21 @@ class Proposer:
         )
 
     def run(self) -> Found:
-        """Return the best weights, judged with the default and the present ones."""
+        """Return the best weights, or the candidate's, judged with the default and the present."""
         task, began = self._task, self._clock()
         self._calibrate()
         present, default = self._runs(task.present), self._runs(task.default)
-        starts = [(_score(present), task.present), (_score(default), task.default)]
-        starts += [(_score(self._runs(one)), one) for one in task.others]
-        begin = min(starts, key=lambda one: one[0])[1]
-        best = self._search(begin)
+        best, played = task.present, present
+        if task.candidate:
+            played = self._runs_of(task.candidate)
+        else:
+            best = self._search(min(task.present, task.default, key=self._score_of))
+            played = self._runs(best)
         first = present[LOADS.index(1.0)]
         return Found(
             default=_judge(task.default, default, default),
             present=_judge(task.present, present, default),
-            best=_judge(best, self._runs(best), default),
+            best=_judge(best, played, default),
             trials=self._trials,
             requests=len(self._requests),
             took_s=self._clock() - began,
@@ -153,7 +155,7 @@ class Proposer:
             if self._clock() > self._until:
                 raise OutOfTime
             whole = {**begin, **weights}
-            found = _score(self._runs(whole))
+            found = self._score_of(whole)
             best.append((found, whole))
             return found
 
@@ -174,7 +176,7 @@ class Proposer:
         for _ in range(CALIBRATIONS):
             changed = msgspec.structs.replace(facts, prefill_fixed_ms=fixed_ms)
             self._fleet = fleet_options(changed, task.block_tokens, decode_ms)
-            seen = self._play(task.present, 1.0)
+            seen = self._play(name_policy(task.cost, task.present), 1.0)
             ttft = _correction(task.ttft_ms, seen.ttft_ms_p50)
             itl = _correction(task.itl_ms, seen.itl_ms_p50)
             closest = min(
@@ -184,17 +186,22 @@ class Proposer:
         self._fleet = closest[1]
 
     def _runs(self, weights: Weighting) -> list[Run]:
-        key = tuple(sorted(weights.items()))
-        if key not in self._played:
-            self._played[key] = [self._play(weights, load) for load in LOADS]
-        return self._played[key]
+        return self._runs_of(name_policy(self._task.cost, dict(sorted(weights.items()))))
 
-    def _play(self, weights: Weighting, load: float) -> Run:
+    def _runs_of(self, policy: str) -> list[Run]:
+        if policy not in self._played:
+            self._played[policy] = [self._play(policy, load) for load in LOADS]
+        return self._played[policy]
+
+    def _score_of(self, weights: Weighting) -> float:
+        return _score(self._runs(weights))
+
+    def _play(self, policy: str, load: float) -> Run:
         self._trials += 1
         block = self._task.block_tokens
         fleet = SimulatedFleet(
             self._fleet,
-            parse_policy(name_policy(self._task.cost, weights), block),
+            parse_policy(policy, block),
             self._requests,
             random.Random(self._task.seed),  # noqa: S311  a simulation, not a secret
             speedup=self._speedup * load,

@@ -41,7 +41,7 @@ export function drawPolicies(part, policies) {
   if (!policies.length) return;
   const [arms, steps] = part.querySelectorAll("table");
   const rows = policies.flatMap(({ bucket, share, arms: both }) => both.map((arm) => ({ ...arm, bucket, share: arm.arm === "candidate" ? share : 1 - share })));
-  const said = policies.map((one) => (one.refused ? `${one.bucket}: ${one.refused}` : one.verdict ? `${one.bucket}: stage ${one.stage} of ${one.stages}, ${one.verdict}` : ""));
+  const said = policies.map((one) => (one.refused ? `${one.bucket}: ${one.refused}` : one.verdict ? `${one.bucket}: window ${one.window} (${one.turn}), ${one.verdict}` : ""));
   part.querySelector("p").textContent = said.filter(Boolean).join("; ");
   arms.hidden = !rows.length;
   if (rows.length) syncRows(arms, ARMS, rows, (row) => `${row.bucket}/${row.arm}`, "");

@@ -3,13 +3,11 @@
 import { clock, syncRows } from "./parts.js";
 
 const MOST_STEPS = 12;
-const GOOD = new Set(["kept", "proposes"]);
-const BAD = new Set(["returned", "dropped"]);
 
 const STEPS = [
   { name: "Time", head: true, fill: (cell, row) => { cell.textContent = row.at ? clock(row.at) : "now"; } },
   { name: "Replica", kind: "p2", fill: (cell, row) => { cell.textContent = row.router; } },
-  { name: "Step", fill: (cell, row) => { cell.textContent = row.kind; cell.className = `state ${GOOD.has(row.kind) ? "good" : BAD.has(row.kind) ? "bad" : "soft"}`; } },
+  { name: "Step", fill: (cell, row) => { cell.textContent = row.kind; cell.className = `state ${row.kind === "proposes" ? "good" : row.kind === "dropped" ? "bad" : "soft"}`; } },
   { name: "Why", kind: "wide", fill: (cell, row) => { cell.textContent = row.text; } },
 ];
 

@@ -74,7 +74,7 @@ class Chooser:
             )
         arm, arms = None, courses.arms
         if arms is not None and mode == "kv" and has_no_own(request):
-            arm = arms.find(request.request_id, request.session, request.hashes)
+            arm = arms.find()
         course = courses.of(request, arm)
         made = Maker(course.pricing, request_id=request.request_id)
         made.arm, made.unforeseen = arm, request.unforeseen

@@ -121,7 +121,7 @@ class Course(NamedTuple):
 
 class Courses:
     """The formula of mode kv with its weights (`policy`), and the courses that requests have wished
-    for; while `arms` are on trial each request goes by the policy of its arm.
+    for; while `arms` are on trial requests go by the policy of the one that is compared now.
     """
 
     def __init__(self, options: RouterOptions, rng: Random) -> None:
@@ -132,10 +132,10 @@ class Courses:
         self._known: dict[object, Course] = {}
 
     def follow(self, policy: Pricing, arms: Arms | None) -> None:
-        """Decide by another formula and weights from now on, or by the two of `arms`."""
+        """Decide by another formula and weights from now on, or by those of `arms`."""
         self.policy, self.arms = policy, arms
         self._known.clear()
-        for one in (policy,) if arms is None else (policy, arms.candidate.policy):
+        for one in (policy,) if arms is None else (policy, arms.candidate):
             if isinstance(one.cost.formula, OwnFormula):
                 one.cost.formula.restart()
 

@@ -129,11 +129,13 @@ class Inputs:
         return self.asks.adapter
 
     def try_arms(self, arms: Arms, course_of: Callable[[Arm], object]) -> None:
-        """Decide by the arm that the request belongs to; `course_of` knows what that decides by."""
-        asks, made = self.asks, self.made
+        """Decide by the arm that is compared now; `course_of` knows what that decides by."""
+        arm, made = arms.find(), self.made
+        if arm is None:
+            return
 
-        def choose(hashes: Hashes | None) -> object:
-            arm = arms.find(asks.request_id, asks.session, hashes or NO_HASHES)
+        def choose(_: Hashes | None) -> object:
+            # Not before: what the request would be decided by else is noted in between.
             made.arm, made.pricing = arm, arm.policy
             return course_of(arm)
 
@@ -148,6 +150,8 @@ class Inputs:
     def booked(self, record: Record, booking: Booking | None) -> None:
         """Note that the request was booked as `record` says."""
         known, asks, made, worker = self.known, self.asks, self.made, WorkerId(record.worker)
+        if made.arm is not None:
+            made.arm.left -= 1
         if made.brought or asks.adapter:
             chosen = made.candidates([record.terms()])[0]
             if (brought := made.brought.get(worker)) is not None:
@@ -169,11 +173,6 @@ class Inputs:
             alone = not chosen.prefill_tokens
             usual_ms = chosen.ms_per_token * own_tokens if alone else None
             adapters.load(asks.request_id, usual_ms)
-
-    def learn_arm(self, arms: Arms | None, hashes: Hashes | None) -> None:
-        """Remember the conversation of a request that was booked by an arm."""
-        if arms is not None and self.made.arm is not None:
-            arms.learn(self.asks.request_id, self.asks.session, hashes or NO_HASHES)
 
     def begun(self, booking: Booking | None, waited_ms: float, now: float) -> bool:
         """Note the first token; return whether its time says nothing of the worker's speed. None:

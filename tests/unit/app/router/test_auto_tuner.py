@@ -48,7 +48,7 @@ class Parts:
         for name in ("a", "b"):
             server.scheduler.workers.membership.add(name, time.monotonic())
         self.share = PolicyShare(server.router, "r1", lambda: beats)
-        made = make_tuner(settings, self.context, self.share, lambda: beats, OPTIONS)
+        made = make_tuner(settings, self.context, self.share.rollout, lambda: beats, OPTIONS)
         assert made is not None
         self.tuner: AutoTuner = made
 
@@ -152,16 +152,16 @@ def test_without_the_setting_there_is_no_tuner_and_no_trace() -> None:
     server = RouterServer(RouterSettings(worker=("http://127.0.0.1:1",), kv_events=False))
     context = server._context()
 
-    assert (
-        make_tuner(server.settings, context, PolicyShare(server.router, "r", tuple), tuple) is None
-    )
+    rollout = PolicyShare(server.router, "r", tuple).rollout
+    assert make_tuner(server.settings, context, rollout, tuple) is None
     assert running(None) == []
     assert context.decisions.ring is None
 
 
 def test_settings_become_options() -> None:
-    options = loop_options(TuneSettings(auto_tune="apply", auto_tune_observe_s=5.0))
+    assert loop_options(TuneSettings(auto_tune="propose")) == LoopOptions()
 
-    assert options.tuner.apply
+    options = loop_options(TuneSettings(auto_tune="propose", auto_tune_observe_s=5.0))
+
     assert (options.tuner.observe_s, options.tuner.least_requests) == (5.0, 500)
     assert options.search_s == 60.0

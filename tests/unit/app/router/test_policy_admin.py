@@ -8,12 +8,12 @@ from kvmesh.errors import RequestError
 
 def test_a_change_is_read_with_all_it_may_name() -> None:
     body = (
-        b'{"formula": "lmetric", "weights": {"a": 2}, "stages": [0.1, 1], "min_requests": 50,'
-        b' "bounds": {"ttft_ratio": 1.5}, "max_stage_s": 60}'
+        b'{"formula": "lmetric", "weights": {"a": 2}, "at_once": true, "min_requests": 50,'
+        b' "bounds": {"ttft_ratio": 1.5}, "window_s": 2, "max_s": 60}'
     )
 
     assert read_wish(body) == PolicyChange(
-        PolicySpec("lmetric", {"a": 2.0}), (0.1, 1.0), 50, Bounds(ttft_ratio=1.5), 60.0
+        PolicySpec("lmetric", {"a": 2.0}), True, 50, Bounds(ttft_ratio=1.5), 2.0, 60.0
     )
 
 
@@ -26,7 +26,7 @@ def test_a_return_is_asked_for_alone() -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", "send a JSON object of formula, weights, stages, bounds, min_requests, max_stage_s"),
+        (b"", "send a JSON object of formula, weights, at_once, bounds, min_requests, window_s,"),
         (b"[]", "bounds are ttft_ratio, tpot_ratio, error_margin"),
         (b'{"formula": "lmetric", "shares": [1]}', "unknown field `shares`"),
         (b'{"formula": "lmetric", "bounds": {"p99": 1}}', "unknown field `p99`"),

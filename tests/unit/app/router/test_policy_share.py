@@ -1,4 +1,5 @@
 import random
+import time
 
 import msgspec
 import pytest
@@ -8,13 +9,22 @@ from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.router.policy_share import PolicyShare
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
+from kvmesh.core.insight.rollout_verdict import Verdict
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import ConfigError, RequestError
 
-CHANGE = PolicyChange(PolicySpec("lmetric"), (0.5, 1.0), 20)
+CHANGE = PolicyChange(PolicySpec("lmetric"), min_requests=20)
+
+
+class Clock:
+    """The wall clock, which stands still."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1e9
+        monkeypatch.setattr(time, "time", lambda: self.now)
 
 
 class Bucket:
@@ -48,28 +58,37 @@ def router_of(**options: object) -> Router:
     return Router(scheduler, 16)
 
 
-def serve(share: PolicyShare, *, slower: float = 1.0, requests: int = 30) -> None:
+def serve(share: PolicyShare, *, slower: float = 1.0, requests: int = 200) -> None:
     arms = share.rollout.arms
     assert arms is not None
-    for arm, factor in ((arms.baseline, 1.0), (arms.candidate, slower)):
-        for number in range(requests):
-            arm.counter.began(100.0 * factor * (1 + number % 3))
-            arm.counter.ended(failed=False)
+    arms.settled()
+    arm = arms.now
+    assert arm is not None
+    share.rollout.simulated = Verdict("ahead", "")
+    for number in range(requests):
+        factor = slower if arm.name == "candidate" else 1.0
+        arm.counter.began(100.0 * factor * (1 + number % 3))
+        arm.counter.ended(failed=False)
 
 
-def test_a_change_reaches_the_schedulers_of_all_and_goes_to_its_end() -> None:
+def test_a_change_reaches_the_schedulers_of_all_and_goes_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bucket = Bucket("r1", "r2")
     first, second = bucket.shares.values()
+    clock = Clock(monkeypatch)
 
     begun = second.change(CHANGE)
     bucket.second()
     assert first.rollout.state == begun
     assert first.taken_by() == ["r1", "r2"]
-    for share in (first, second, first, second):
-        if share.rollout.arms is not None:
-            serve(share)
-            bucket.second()
-            bucket.second()
+    for _ in range(20):
+        for share in (first, second):
+            if share.rollout.arms is not None:
+                serve(share)
+        clock.now += 20.0
+        bucket.second()
+        bucket.second()
 
     assert [one.rollout.state and one.rollout.state.phase for one in (first, second)] == [
         "done"
@@ -78,10 +97,18 @@ def test_a_change_reaches_the_schedulers_of_all_and_goes_to_its_end() -> None:
         assert router.scheduler.policy.cost.name == "lmetric"
 
 
-def test_a_worse_policy_is_out_of_force_at_all_within_two_heartbeats() -> None:
+def test_a_worse_policy_is_out_of_force_at_all_within_two_heartbeats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bucket = Bucket("r1", "r2")
     first, second = bucket.shares.values()
+    clock = Clock(monkeypatch)
     first.change(CHANGE)
+    bucket.second()
+    serve(first)
+    serve(second)
+    clock.now += 20.0
+    bucket.second()
     bucket.second()
     serve(second, slower=3.0)
 
@@ -139,8 +166,8 @@ def test_a_change_that_other_settings_contradict_is_not_begun() -> None:
 
     with pytest.raises(RequestError, match="no lmetric here"):
         share.change(CHANGE)
-    with pytest.raises(RequestError, match="0 stages"):
-        share.change(msgspec.structs.replace(CHANGE, stages=()))
+    with pytest.raises(RequestError, match="min_requests is 1"):
+        share.change(msgspec.structs.replace(CHANGE, min_requests=1))
     assert share.rollout.state is None
 
 

@@ -29,7 +29,7 @@ def search(requests: int = 80) -> Search:
         )
         for number in range(requests)
     ]  # fmt: skip
-    return Search(SearchTask("prefill-decode", WEIGHTS, WEIGHTS, (), FACTS, 128, seconds=0.5), rows)
+    return Search(SearchTask("prefill-decode", WEIGHTS, WEIGHTS, FACTS, 128, seconds=0.5), rows)
 
 
 def script(text: str) -> SearchChild:

@@ -5,8 +5,9 @@ from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.rollout import Rollout
+from kvmesh.core.insight.rollout_verdict import Verdict
 
-CHANGE = PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 2.0}), (0.5, 1.0), 20)
+CHANGE = PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 2.0}), min_requests=20)
 POLICY = "kv:prefill-decode:overlap_score_weight=2"
 
 
@@ -15,16 +16,23 @@ def rollout_of(name: str) -> Rollout:
 
 
 def serve(rollout: Rollout, requests: int) -> None:
+    """Have each replica serve requests of the arm whose window it is."""
     assert rollout.arms is not None
-    for arm in (rollout.arms.baseline, rollout.arms.candidate):
-        for number in range(requests):
-            arm.counter.began(10.0 * (1 + number % 3))
-            arm.counter.ended(failed=False, ms_per_token=5.0)
+    rollout.arms.settled()
+    arm = rollout.arms.now
+    assert arm is not None
+    for number in range(requests):
+        arm.counter.began(10.0 * (1 + number % 3))
+        arm.counter.ended(failed=False, ms_per_token=5.0)
 
 
 def test_a_trial_shows_both_arms_over_all_replicas_and_why_it_waits() -> None:
     first, second = rollout_of("r1"), rollout_of("r2")
     first.begin(CHANGE, 1.0, {})
+    second.adopt({"r1": first.updates()})
+    serve(first, 30)
+    first.simulated = Verdict("ahead", "simulated: the same")
+    first.decide(50.0, {"r2": second.updates()})
     second.adopt({"r1": first.updates()})
     serve(first, 9)
     serve(second, 9)
@@ -32,13 +40,14 @@ def test_a_trial_shows_both_arms_over_all_replicas_and_why_it_waits() -> None:
     row = view_policy("chat", first, {"r2": second.updates()})
 
     assert (row.policy, row.candidate) == ("kv:predicted-time", POLICY)
-    assert (row.share, row.stage, row.stages) == (0.5, 1, 2)
+    assert (row.share, row.window, row.turn) == (0.5, 2, "candidate")
     assert row.verdict == "open: 18 of 20 requests seen of the rarer arm"
+    assert row.simulation == "simulated: the same"
     baseline, candidate = row.arms
     assert (baseline.arm, baseline.policy, candidate.arm) == (
         "baseline", "kv:predicted-time", "candidate"
     )  # fmt: skip
-    assert (baseline.requests, candidate.requests, candidate.errors) == (18, 18, 0)
+    assert (baseline.requests, candidate.requests, candidate.errors) == (30, 18, 0)
     assert candidate.ttft is not None
     assert candidate.tpot is not None
     assert 17.0 < candidate.ttft.mean_ms < 19.0
@@ -47,25 +56,21 @@ def test_a_trial_shows_both_arms_over_all_replicas_and_why_it_waits() -> None:
     assert candidate.tpot.mean_ms == 5.0
 
 
-def test_before_any_request_of_a_stage_there_are_no_times() -> None:
+def test_before_any_request_there_are_no_times() -> None:
     rollout = rollout_of("r1")
     rollout.begin(CHANGE, 1.0, {})
-    empty = view_policy("chat", rollout, {})
-    serve(rollout, 30)
-    rollout.decide(2.0, {})
 
-    last = view_policy("chat", rollout, {})
+    row = view_policy("chat", rollout, {})
 
-    assert [(arm.requests, arm.ttft, arm.tpot) for arm in empty.arms] == [(0, None, None)] * 2
-    assert (last.share, last.stage) == (0.9, 2)
-    assert [(arm.requests, arm.ttft) for arm in last.arms] == [(0, None)] * 2
+    assert [(arm.requests, arm.ttft, arm.tpot) for arm in row.arms] == [(0, None, None)] * 2
+    assert row.simulation == ""
 
 
 def test_the_history_has_each_change_with_its_steps() -> None:
     rollout = rollout_of("r1")
     rollout.begin(CHANGE, 1.0, {})
     rollout.give_up(2.0, "asked for")
-    rollout.begin(msgspec.structs.replace(CHANGE, stages=(1.0,)), 3.0, {})
+    rollout.begin(msgspec.structs.replace(CHANGE, at_once=True), 3.0, {})
 
     row = view_policy("chat", rollout, {})
 

@@ -72,13 +72,13 @@ def test_a_change_of_policy_has_a_line_with_where_it_stands() -> None:
     step = Step(1.0, "chat-0", 0.25, "asked for")
     change = ChangeRow(1.0, "chat-0", "kv:lmetric", "kv:preble", "returned", (step,))
     trial = PolicyRow(
-        "chat", "kv:preble", "kv:lmetric", 0.25, 2, 3, "open: 3 of 200", history=(change,)
+        "chat", "kv:preble", "kv:lmetric", 0.5, 2, "candidate", "open: 3 of 200", history=(change,)
     )
     over = PolicyRow("code", "kv:preble", history=(change,))
 
     shown = drawn(overview(policies=[trial, over, PolicyRow("none", "kv:preble", refused="x")]))
 
-    assert "policy of chat  kv:lmetric on trial: 25%, stage 2 of 3, open: 3 of 200" in shown
+    assert "policy of chat  kv:lmetric on trial: window 2 (candidate), open: 3 of 200" in shown
     assert "policy of code  kv:lmetric returned: asked for" in shown
     assert "policy of none" not in shown
 

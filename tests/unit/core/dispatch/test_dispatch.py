@@ -9,7 +9,8 @@ from kvmesh._native import Placed, Record
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, pack_hashes
-from kvmesh.core.cost.arms import Arm, Arms, Marks
+from kvmesh.core.cost.arm_tally import Counter
+from kvmesh.core.cost.arms import Arm, Arms
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.dispatch.dispatch import Dispatch, Ending
 from kvmesh.core.dispatch.dispatched import Dispatched
@@ -410,9 +411,10 @@ def test_a_whole_answer_teaches_the_time_per_token_behind_its_prefill(
 def on_trial(routers: Routers) -> Arm:
     """Have every request be the candidate's, and return its arm."""
     policy = PolicySpec("lmetric").find(PUBLISHED)
-    arms = Arms(policy, policy, 1.0, "salt", Marks())
+    arms = Arms(policy, policy, "candidate", Counter())
     routers.scheduler.follow(policy, arms)
-    return arms.candidate
+    assert arms.now is not None
+    return arms.now
 
 
 def test_an_arm_counts_the_first_token_when_it_comes_and_the_rest_at_the_end() -> None:

@@ -12,7 +12,8 @@ from kvmesh.core.admission.ledger import Ledger
 from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.events import ROOT, Reuse, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.cost.arms import Arms, Marks
+from kvmesh.core.cost.arm_tally import Counter
+from kvmesh.core.cost.arms import Arms
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.dispatch import placing
@@ -390,18 +391,22 @@ def test_a_session_with_targets_that_its_worker_would_miss(affinity: Any) -> Non
 def test_a_trial_counts_what_its_arms_served() -> None:
     dispatch = dispatch_to("w")
     policy = PUBLISHED.plain("predicted-time")
-    arms = Arms(policy, PUBLISHED.plain("lmetric"), 1.0, "salt", Marks())
+    counter = Counter()
+    arms = Arms(policy, PUBLISHED.plain("lmetric"), "candidate", counter, 1)
     dispatch.scheduler.follow(policy, arms)
     one = Way(dispatch)
     placed = decide(one)
+    after = decide(one)
     assert placed is not None
+    assert after is not None
 
     one.seen(placed, 1, 1.5)
     one.finish(placed, 200, Usage(9, 5, None), 2.0)
 
-    assert placed.record.decision.arm is arms.candidate
-    assert arms.candidate.counter.tally().requests == 1
-    assert arms.candidate.counter.tally().ttft.count == 1
+    assert placed.record.decision.arm is arms.now
+    assert after.record.decision.arm is None
+    assert counter.tally().requests == 1
+    assert counter.tally().ttft.count == 1
 
 
 def test_a_request_with_targets_whose_booking_is_gone_is_closed() -> None:

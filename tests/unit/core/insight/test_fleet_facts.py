@@ -4,7 +4,7 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.index.approx import new_approx
-from kvmesh.core.insight.fleet_facts import fleet_facts, obstacle
+from kvmesh.core.insight.fleet_facts import fleet_facts, obstacle, unplayable
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.worker_info import WorkerInfo
@@ -49,6 +49,11 @@ def test_a_fleet_of_equal_workers_is_tuned() -> None:
 )
 def test_what_no_simulator_can_play_is_told(made: Scheduler, words: str) -> None:
     assert words in obstacle(made, 0.0)
+
+
+def test_a_formula_of_a_file_cannot_be_played_one_without_weights_can() -> None:
+    assert unplayable(scheduler(SOME, SOME), "lmetric", 0.0) == ""
+    assert "mine.py:cost is in a file" in unplayable(scheduler(SOME, SOME), "mine.py:cost", 0.0)
 
 
 def test_facts_are_what_was_learned() -> None:

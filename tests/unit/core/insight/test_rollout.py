@@ -10,10 +10,11 @@ from kvmesh.core.cost.own import FAULTS_OFF
 from kvmesh.core.cost.own_function import own_cost
 from kvmesh.core.cost.terms import NO_FLEET, Candidate, Fleet
 from kvmesh.core.cost.weights import NO_WEIGHTS
-from kvmesh.core.insight.policy_change import MOST_STAGES, Bounds, PolicyChange
+from kvmesh.core.insight.policy_change import Bounds, PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.rollout import MOST_HISTORY, Rollout
-from kvmesh.core.insight.rollout_state import PolicyUpdate
+from kvmesh.core.insight.rollout_state import MOST_WINDOWS, PolicyUpdate
+from kvmesh.core.insight.rollout_verdict import Verdict
 from kvmesh.errors import RequestError
 
 BASE, OTHER = PolicySpec("predicted-time"), PolicySpec("lmetric")
@@ -24,74 +25,133 @@ def rollout_of(name: str = "r1") -> Rollout:
     return Rollout(name, BASE.find(PUBLISHED))
 
 
+PASSED = Verdict("ahead", "not simulated: no simulator")
+
+
 def fill(counter: Counter, requests: int, ttft_ms: float = 100.0, errors: int = 0) -> None:
     for number in range(requests):
         counter.began(ttft_ms * (1.0 + number % 3))
         counter.ended(failed=number < errors, ms_per_token=10.0)
 
 
-def serve(rollout: Rollout, requests: int = 30, *, slower: float = 1.0, errors: int = 0) -> None:
-    """Have both arms serve so many requests, the candidate's `slower` times as slow."""
+def serve(rollout: Rollout, requests: int = 300, *, slower: float = 1.0, errors: int = 0) -> None:
+    """Have the arm of this window serve so many requests, the candidate `slower` times as slow."""
     assert rollout.arms is not None
-    fill(rollout.arms.baseline.counter, requests)
-    fill(rollout.arms.candidate.counter, requests, 100.0 * slower, errors)
+    rollout.arms.settled()
+    arm = rollout.arms.now
+    assert arm is not None
+    of_candidate = arm.name == "candidate"
+    fill(arm.counter, requests, 100.0 * (slower if of_candidate else 1.0), errors * of_candidate)
 
 
-def test_a_good_candidate_goes_through_every_stage_and_stays() -> None:
+def play(rollout: Rollout, windows: int, at: float = 1.0, **how: float) -> float:
+    """Play so many windows, each 20 s long, or fewer until the change is over; return the time."""
+    for _ in range(windows):
+        if rollout.arms is not None:
+            at += 20.0
+            rollout.simulated = PASSED
+            serve(rollout, **how)  # type: ignore[arg-type]  # any of them
+            rollout.decide(at, {})
+    return at
+
+
+def test_arms_take_turns_then_the_candidate_has_all_then_it_stays() -> None:
     rollout = rollout_of()
     rollout.begin(CHANGE, 1.0, {})
-    shares = []
-    state = rollout.state
-
-    for second in range(2, 5):
-        assert rollout.decide(second, {}) is None
+    arms = []
+    while rollout.arms is not None:
         assert rollout.state is not None
-        shares.append(rollout.state.share)
-        serve(rollout)
-        state = rollout.decide(second + 0.5, {})
+        arms.append(rollout.state.arm_of(rollout.state.stage)[0])
+        at = 1.0 + 20.0 * len(arms)
+        play(rollout, 1, at)
 
-    assert shares == [0.05, 0.25, 0.9]
+    state = rollout.state
     assert state is not None
-    assert state.phase == "done"
-    assert rollout.arms is None
+    assert "".join(arms) == "bccbbccbb" + "cccc"
+    assert (state.phase, state.whole) == ("done", 9)
     assert (rollout.spec, rollout.policy.cost.name) == (OTHER, "lmetric")
-    assert [step.share for step in state.steps] == [0.05, 0.25, 0.9, 1.0]
+    assert [step.share for step in state.steps] == [0.5, 1.0, 1.0]
+    assert state.steps[-1].reason.startswith("all requests against before: ")
 
 
 def test_a_slow_candidate_is_returned_from_with_the_reason() -> None:
     rollout = rollout_of()
     rollout.begin(CHANGE, 1.0, {})
-    serve(rollout, slower=3.0)
+    play(rollout, 1)
+    serve(rollout, 50, slower=3.0)
 
-    state = rollout.decide(2.0, {})
+    state = rollout.decide(30.0, {})
 
     assert state is not None
-    assert (state.phase, state.share) == ("returned", 0.0)
+    assert (state.phase, state.share, state.stage) == ("returned", 0.0, 1)
     assert "time to first token" in state.steps[-1].reason
     assert (rollout.arms, rollout.spec) == (None, BASE)
 
 
-def test_the_last_stage_is_compared_too_with_what_is_held_back() -> None:
-    for slower, phase in ((1.05, "done"), (3.0, "returned")):
-        rollout = rollout_of()
-        rollout.begin(msgspec.structs.replace(CHANGE, stages=(0.5, 1.0)), 1.0, {})
-        serve(rollout, 50)
-        rollout.decide(2.0, {})
-        serve(rollout, 50, slower=slower)
-
-        state = rollout.decide(3.0, {})
-
-        assert state is not None
-        assert state.phase == phase
-        assert [step.share for step in state.steps[:2]] == [0.5, 0.9]
-
-
-def test_stages_of_1_take_the_candidate_at_once() -> None:
+def test_a_fleet_that_is_worse_than_before_once_the_candidate_has_all_returns() -> None:
     rollout = rollout_of()
+    rollout.begin(CHANGE, 1.0, {})
+    at = play(rollout, 9)
+    assert rollout.state is not None
+    assert (rollout.state.share, rollout.state.whole) == (1.0, 9)
+    serve(rollout, 300, slower=3.0)
 
-    state = rollout.begin(msgspec.structs.replace(CHANGE, stages=(1.0,)), 1.0, {})
+    state = rollout.decide(at + 1.0, {})
 
-    assert (state.phase, rollout.spec, rollout.arms) == ("done", OTHER, None)
+    assert state is not None
+    assert state.phase == "returned"
+    assert state.steps[-1].reason.startswith("all requests against before: time to first token")
+
+
+def test_what_stays_within_chance_has_an_end_and_the_baseline_stays() -> None:
+    rollout = rollout_of()
+    bounds = Bounds(ttft_ratio=1.0)
+    rollout.begin(msgspec.structs.replace(CHANGE, bounds=bounds), 1.0, {})
+
+    play(rollout, 100, slower=1.02)
+
+    state = rollout.state
+    assert state is not None
+    assert (state.phase, state.stage, rollout.spec) == ("returned", MOST_WINDOWS - 1, BASE)
+    assert state.steps[-1].reason.startswith("no verdict in 24 windows, the baseline stays: time")
+    assert "which may be chance" in state.steps[-1].reason
+
+
+def test_a_simulator_vetoes_before_the_candidate_has_a_request() -> None:
+    rollout = rollout_of()
+    rollout.begin(CHANGE, 1.0, {})
+    serve(rollout)
+    assert rollout.decide(90.0, {}) is None
+
+    rollout.simulated = Verdict("worse", "simulated: 3 times as slow")
+    state = rollout.decide(91.0, {})
+
+    assert state is not None
+    assert (state.phase, state.stage, state.steps[-1].reason) == (
+        "returned", 0, "simulated: 3 times as slow"
+    )  # fmt: skip
+    assert rollout.begin(CHANGE, 92.0, {}).phase == "running"
+    assert rollout.simulated is None
+
+
+def test_a_window_of_the_baseline_counts_once_the_candidates_queues_are_gone() -> None:
+    rollout = rollout_of()
+    rollout.begin(CHANGE, 1.0, {})
+    assert rollout.arms is not None
+
+    rollout.decide(3.9, {})
+    assert rollout.arms.find() is None
+    rollout.decide(4.0, {})
+    assert rollout.arms.find() is not None
+
+
+def test_at_once_takes_the_candidate_without_comparison() -> None:
+    rollout = rollout_of()
+    assert rollout.seen({}) == ([], [])
+
+    state = rollout.begin(msgspec.structs.replace(CHANGE, at_once=True), 1.0, {})
+
+    assert (state.phase, state.share, rollout.spec, rollout.arms) == ("done", 1.0, OTHER, None)
 
 
 def test_an_operator_returns_from_a_change_on_trial_and_from_one_that_is_done() -> None:
@@ -100,7 +160,7 @@ def test_an_operator_returns_from_a_change_on_trial_and_from_one_that_is_done() 
         rollout.give_up(1.0, "asked for")
     assert caught.value.status == 409
 
-    for change in (CHANGE, msgspec.structs.replace(CHANGE, stages=(1.0,))):
+    for change in (CHANGE, msgspec.structs.replace(CHANGE, at_once=True)):
         rollout.begin(change, 1.0, {})
         assert rollout.give_up(2.0, "asked for").phase == "returned"
         assert rollout.spec == BASE
@@ -112,7 +172,7 @@ def test_one_change_at_a_time() -> None:
     rollout = rollout_of()
     rollout.begin(CHANGE, 1.0, {})
 
-    with pytest.raises(RequestError, match="kv:lmetric has 5% of the requests on trial") as caught:
+    with pytest.raises(RequestError, match="kv:lmetric has 50% of the time on trial") as caught:
         rollout.begin(CHANGE, 2.0, {})
 
     assert caught.value.status == 409
@@ -121,7 +181,7 @@ def test_one_change_at_a_time() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (PolicyChange(OTHER, ()), "0 stages"),
+        (PolicyChange(OTHER, min_requests=1), "min_requests is 1"),
         (PolicyChange(PolicySpec("nonsense")), "use one of"),
         (PolicyChange(PolicySpec("lmetric", {"nonsense": 1.0})), "it has no weights"),
     ],
@@ -200,7 +260,7 @@ def test_a_replica_that_lacks_the_formula_of_the_next_change_leaves_the_one_on_t
     first, second = rollout_of("r1"), rollout_of("r2")
     state = first.begin(CHANGE, 1.0, {})
     second.adopt({"r1": first.updates()})
-    serve(second, slower=3.0)
+    serve(second)
     strange = msgspec.structs.replace(state, at=9.0, change=PolicyChange(PolicySpec("mine")))
 
     second.adopt({"r1": PolicyUpdate(strange, able=True)})
@@ -220,20 +280,23 @@ def test_what_a_sibling_cannot_mean_is_left() -> None:
 
 
 def test_the_least_name_that_can_moves_on_and_anyone_returns() -> None:
-    first, second = rollout_of("r1"), rollout_of("r2")
+    first, second, third = rollout_of("r1"), rollout_of("r2"), rollout_of("r3")
     first.begin(CHANGE, 1.0, {})
-    second.adopt({"r1": first.updates()})
+    for one in (second, third):
+        one.adopt({"r1": first.updates()})
     serve(second)
+    second.simulated = PASSED
 
-    assert second.decide(2.0, {"r1": first.updates()}) is None
-    assert (
-        second.decide(2.0, {"r1": msgspec.structs.replace(first.updates(), able=False)}) is not None
-    )
+    assert second.decide(20.0, {"r1": first.updates()}) is None
+    unable = msgspec.structs.replace(first.updates(), able=False)
+    moved = second.decide(20.0, {"r1": unable})
+    assert moved is not None
+    assert moved.stage == 1
+    for one in (first, third):
+        assert one.adopt({"r2": second.updates()}) == moved
 
-    third = rollout_of("r3")
-    third.adopt({"r1": first.updates()})
-    serve(third, slower=3.0)
-    returned = third.decide(3.0, {"r1": first.updates()})
+    serve(third, 60, slower=3.0)
+    returned = third.decide(21.0, {"r1": first.updates(), "r2": second.updates()})
 
     assert returned is not None
     assert returned.phase == "returned"
@@ -241,30 +304,27 @@ def test_the_least_name_that_can_moves_on_and_anyone_returns() -> None:
     assert second.adopt({"r1": first.updates()}) == returned
 
 
-def test_too_little_traffic_waits_for_ever_unless_a_stage_has_an_end() -> None:
-    patient, hasty = rollout_of(), rollout_of()
-    patient.begin(CHANGE, 1.0, {})
-    hasty.begin(msgspec.structs.replace(CHANGE, max_stage_s=60.0), 1.0, {})
+def test_too_little_traffic_has_an_end_too() -> None:
+    rollout = rollout_of()
+    rollout.begin(msgspec.structs.replace(CHANGE, max_s=60.0), 1.0, {})
 
-    assert patient.decide(1e9, {}) is None
-    assert hasty.decide(61.0, {}) is None
-    state = hasty.decide(62.0, {})
+    assert rollout.decide(61.0, {}) is None
+    state = rollout.decide(62.0, {})
 
     assert state is not None
     assert state.phase == "returned"
-    assert state.steps[-1].reason.startswith("no verdict in 60 s (max_stage_s): 0 of 20 requests")
+    reason = "no verdict in 60 s (max_s), the baseline stays: 0 of 20 requests seen"
+    assert state.steps[-1].reason.startswith(reason)
 
 
-def test_errors_return_before_a_stage_has_its_requests() -> None:
+def test_errors_return_before_a_window_has_its_requests() -> None:
     rollout = rollout_of()
-    rollout.begin(
-        PolicyChange(OTHER, min_requests=10_000, bounds=Bounds(error_margin=0.0)), 1.0, {}
-    )
-    assert rollout.arms is not None
-    fill(rollout.arms.baseline.counter, 95)
-    fill(rollout.arms.candidate.counter, 5, errors=5)
+    bounds = Bounds(error_margin=0.0)
+    rollout.begin(msgspec.structs.replace(CHANGE, bounds=bounds), 1.0, {})
+    play(rollout, 1)
+    serve(rollout, 5, errors=5)
 
-    state = rollout.decide(2.0, {})
+    state = rollout.decide(22.0, {})
 
     assert state is not None
     assert "5 of 5 requests failed" in state.steps[-1].reason
@@ -272,18 +332,16 @@ def test_errors_return_before_a_stage_has_its_requests() -> None:
 
 def test_the_history_is_bounded_and_a_change_has_no_more_steps_than_siblings_take() -> None:
     rollout = rollout_of()
-    stages = (*(0.1 * number for number in range(1, MOST_STAGES)), 1.0)
-    rollout.begin(msgspec.structs.replace(CHANGE, stages=stages), 1.0, {})
-    while rollout.state is not None and rollout.state.phase == "running":
-        serve(rollout)
-        rollout.decide(2.0, {})
-    rollout.give_up(3.0, "asked for")
+    rollout.begin(CHANGE, 1.0, {})
+    play(rollout, 100)
+    rollout.give_up(9999.0, "asked for")
     assert rollout.state is not None
     assert rollout.state.wrong() == ""
+    assert rollout.report() is None
 
     for number in range(MOST_HISTORY + 5):
-        rollout.begin(CHANGE, 10.0 + number, {})
-        rollout.give_up(10.5 + number, "asked for")
+        rollout.begin(CHANGE, 10_000.0 + number, {})
+        rollout.give_up(10_000.5 + number, "asked for")
 
     assert len(rollout.history()) == MOST_HISTORY
     assert rollout.history()[0] == rollout.state

@@ -1,4 +1,4 @@
-from math import nan
+from math import inf, nan
 
 import msgspec
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from kvmesh.core.cost.arm_tally import Tally
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
-from kvmesh.core.insight.rollout_state import RolloutState, StageReport, Step, newest
+from kvmesh.core.insight.rollout_state import RolloutState, Step, TrialReport, newest
 
 BASE, OTHER = PolicySpec("predicted-time"), PolicySpec("lmetric")
 STATE = RolloutState(
@@ -15,8 +15,8 @@ STATE = RolloutState(
 
 
 def test_a_later_change_counts_more_and_of_one_its_return_most() -> None:
-    advanced = STATE.moved(Step(2.0, "r1", 0.25, ""), stage=1)
-    done = advanced.moved(Step(9.0, "r1", 1.0, ""), "done", stage=2)
+    advanced = STATE.next_window(2.0)
+    done = advanced.moved(Step(9.0, "r1", 1.0, ""), "done")
     returned = STATE.moved(Step(1.5, "r2", 0.0, ""), "returned")
     later = msgspec.structs.replace(STATE, at=1.1)
 
@@ -36,7 +36,9 @@ def test_a_later_change_counts_more_and_of_one_its_return_most() -> None:
         {"at": nan},
         {"by": ""},
         {"by": "x" * 1000},
-        {"stage": 3},
+        {"stage": 28},
+        {"whole": -1},
+        {"since": nan},
         {"stage": -1},
         {"steps": ()},
         {"steps": STATE.steps * 50},
@@ -44,7 +46,7 @@ def test_a_later_change_counts_more_and_of_one_its_return_most() -> None:
         {"steps": (Step(1.0, "r1", 1.5, ""),)},
         {"steps": (Step(1.0, "r" * 1000, 0.5, ""),)},
         {"steps": (Step(1.0, "r1", 0.5, "x" * 1000),)},
-        {"change": PolicyChange(OTHER, ())},
+        {"change": PolicyChange(OTHER, min_requests=1)},
         {"baseline": PolicySpec("")},
     ],
 )
@@ -53,10 +55,25 @@ def test_a_state_that_cannot_be_is_seen(fields: dict[str, object]) -> None:
     assert STATE.wrong() == ""
 
 
-def test_a_report_is_of_one_stage_of_one_change() -> None:
-    report = StageReport(1.0, "r1", 0, Tally(), Tally())
+def test_a_report_is_of_one_change() -> None:
+    report = TrialReport(1.0, "r1", (Tally(), Tally()))
 
     assert report.is_of(STATE)
-    assert not msgspec.structs.replace(report, stage=1).is_of(STATE)
     assert not msgspec.structs.replace(report, by="r2").is_of(STATE)
-    assert not msgspec.structs.replace(report, candidate=Tally(1, 2)).is_of(STATE)
+    assert not msgspec.structs.replace(report, windows=(Tally(1, 2),)).is_of(STATE)
+    assert not msgspec.structs.replace(report, windows=(Tally(),) * 29).is_of(STATE)
+
+
+def test_arms_take_turns_until_the_candidate_has_all() -> None:
+    whole = msgspec.structs.replace(STATE, whole=6)
+
+    assert "".join(STATE.arm_of(window)[0] for window in range(9)) == "bccbbccbb"
+    assert "".join(whole.arm_of(window)[0] for window in range(9)) == "bccbbcccc"
+
+
+def test_the_candidate_begins_with_few_requests() -> None:
+    windows = [msgspec.structs.replace(STATE, stage=stage) for stage in range(7)]
+
+    assert [one.quota() for one in windows] == [inf, 50, 100, inf, inf, 200, 400]
+    assert [one.least() for one in windows] == [50, 25, 50, 50, 50, 50, 50]
+    assert msgspec.structs.replace(STATE, stage=6, whole=5).quota() == inf

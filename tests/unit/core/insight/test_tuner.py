@@ -4,18 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh.core.insight.load_character import Character
-from kvmesh.core.insight.performance import Performance
 from kvmesh.core.insight.tuner import MAX_STEPS, Tuner, TunerOptions
 from kvmesh.core.insight.tuning_acts import (
     Act,
     GiveUp,
-    PutBack,
     Seen,
     StartSearch,
     StartShadow,
-    StartTrial,
     StopShadow,
-    TrialSeen,
 )
 from kvmesh.core.insight.weight_search import Found, Judged
 from kvmesh.core.routing.shadow_policy import ShadowReport
@@ -23,12 +19,11 @@ from kvmesh.core.routing.shadow_policy import ShadowReport
 LOAD = Character(10.0, 1000.0, 100.0, 0.5, 0.1, 0.8)
 OTHER = msgspec.structs.replace(LOAD, output_tokens=600.0)
 DEFAULT, BETTER = {"a": 1.0}, {"a": 4.0}
-APPLY = TunerOptions(apply=True, observe_s=20.0)
+OPTIONS = TunerOptions(observe_s=20.0)
 SHADOWED = ShadowReport("kv:x:a=4", 300, 150, 10_000, 5000, 6000, 2000.0, 1500.0, 300, 320)
-BEFORE = Performance(900, 200.0, 20.0, 60.0)
 
 
-def tuner(options: TunerOptions = APPLY) -> Tuner:
+def tuner(options: TunerOptions = OPTIONS) -> Tuner:
     return Tuner(options, "x", DEFAULT)
 
 
@@ -36,11 +31,9 @@ def seen(
     character: Character | None = LOAD,
     *,
     rows: int = 600,
-    present: dict[str, float] = DEFAULT,
     shadow: ShadowReport | None = None,
-    trial: TrialSeen | None = None,
 ) -> Seen:
-    return Seen(True, "", rows, character, present, shadow, 1.0, trial)
+    return Seen(True, "", rows, character, shadow, 1.0)
 
 
 def result(
@@ -51,52 +44,26 @@ def result(
     return Found(default, default, best, 20, 600, 5.0, simulated, 50.0, 19.0, 20.0)
 
 
-def trial(
-    phase: str = "done", *, after: Performance = BEFORE, share: float = 1.0, reason: str = "ahead"
-) -> TrialSeen:
-    return TrialSeen(phase, share, reason, BEFORE, after)  # type: ignore[arg-type]
-
-
-def searching(options: TunerOptions = APPLY) -> Tuner:
+def searching(options: TunerOptions = OPTIONS) -> Tuner:
     made = tuner(options)
-    assert made.check(seen(), 100.0) == [StartSearch(0.0, ())]
+    assert made.check(seen(), 100.0) == [StartSearch(0.0)]
     return made
 
 
-def shadowing(options: TunerOptions = APPLY) -> Tuner:
+def shadowing(options: TunerOptions = OPTIONS) -> Tuner:
     made = searching(options)
     assert made.found(result(), 110.0) == [StartShadow(BETTER)]
     return made
 
 
-def trying() -> Tuner:
+def proposed() -> Tuner:
     made = shadowing()
-    acts = made.check(seen(shadow=SHADOWED), 200.0)
-    assert [type(one) for one in acts] == [StopShadow, StartTrial]
-    return made
-
-
-def kept() -> Tuner:
-    made = trying()
-    won = Performance(600, 150.0, 20.0, 60.0)
-    assert made.check(seen(trial=trial(after=won)), 300.0) == []
-    assert made.status().own == BETTER
+    assert made.check(seen(shadow=SHADOWED), 200.0) == [StopShadow()]
     return made
 
 
 def kinds(made: Tuner) -> list[str]:
     return [step.kind for step in made.status().steps]
-
-
-def test_weights_that_win_are_kept_and_each_step_is_told() -> None:
-    made = kept()
-    status = made.status()
-
-    assert kinds(made) == ["searches", "found", "shadows", "tries", "kept"]
-    assert (status.stage, status.own, status.tuned_for) == ("observing", BETTER, LOAD)
-    assert status.steps[-1].text.startswith("kv:x:a=4: p90 TTFT 150 ms")
-    assert status.steps[-1].text.endswith("score 0.750: it won")
-    assert [step.number for step in status.steps] == [1, 2, 3, 4, 5]
 
 
 def test_a_search_waits_for_enough_requests_of_one_load() -> None:
@@ -107,107 +74,36 @@ def test_a_search_waits_for_enough_requests_of_one_load() -> None:
     assert made.status().words == "499 of 500 requests seen since the load was like this"
     assert made.check(seen(rows=500), 19.0) == []
     assert made.status().words == "observes this load for 1 s more"
-    assert made.check(seen(rows=500), 30.0) == [StartSearch(0.0, ())]
+    assert made.check(seen(rows=500), 30.0) == [StartSearch(0.0)]
     assert made.check(seen(rows=600), 40.0) == []
 
 
-def test_to_propose_is_only_to_tell() -> None:
-    made = shadowing(TunerOptions(apply=False, observe_s=20.0))
+def test_what_is_better_is_proposed_and_each_step_is_told() -> None:
+    made = proposed()
+    status = made.status()
 
-    assert made.check(seen(shadow=SHADOWED), 200.0) == [StopShadow()]
-    assert made.status().proposal == "kv:x:a=4"
-    assert kinds(made)[-1] == "proposes"
+    assert kinds(made) == ["searches", "found", "shadows", "proposes"]
+    assert (status.stage, status.proposal) == ("observing", "kv:x:a=4")
+    assert [step.number for step in status.steps] == [1, 2, 3, 4]
     assert made.check(seen(), 300.0) == []
     assert "looks again in 3500 s" in made.status().words
-    assert made.check(seen(), 3800.0) == [StartSearch(0.0, ())]
+    assert made.check(seen(), 3800.0) == [StartSearch(0.0)]
 
 
-def test_what_lost_is_put_back_and_not_proposed_soon_again() -> None:
-    made = trying()
-    lost = Performance(600, 220.0, 20.0, 60.0)
+def test_another_load_withdraws_the_proposal_and_is_searched_anew() -> None:
+    made = proposed()
 
-    (act,) = made.check(seen(present=BETTER, trial=trial(after=lost)), 300.0)
+    assert made.check(seen(OTHER), 400.0) == []
+    assert made.check(seen(OTHER), 410.0) == []
 
-    assert isinstance(act, PutBack)
-    assert act.weights == DEFAULT
-    assert "did not win" in act.why
-    assert made.check(seen(), 400.0) == []
-    assert made.check(seen(), 900.0) == [StartSearch(0.0, ())]
-    assert made.found(result(), 910.0) == []
-    assert kinds(made)[-1] == "dropped"
-    assert "returned lately" in made.status().words
-    assert made.check(seen(), 8000.0) == [StartSearch(0.0, ())]
-    assert made.found(result(), 8010.0) == [StartShadow(BETTER)]
-
-
-def test_a_trial_is_over_when_the_rollout_returned() -> None:
-    made = trying()
-
-    assert made.check(seen(trial=trial("returned", share=0.05, reason="errors")), 300.0) == []
-    assert kinds(made)[-1] == "returned"
-    assert "kv:x:a=4 at 5%: errors" in made.status().words
-    assert made.status().own is None
-
-
-def test_a_trial_lasts_until_enough_requests_went_by_it_alone() -> None:
-    made = trying()
-
-    for one in (None, trial("running", share=0.05), trial(after=Performance(499, 1.0, 1.0, 60.0))):
-        assert made.check(seen(trial=one), 300.0) == []
-        assert made.stage == "trying"
-    assert "499 of 500 seen since it has all" in made.status().words
-    assert made.check(seen(trial=trial(after=Performance(900, 1.0, 1.0, 19.0))), 300.0) == []
-    assert made.stage == "trying"
-
-
-def test_a_trial_that_cannot_begin_is_dropped() -> None:
-    made = trying()
-
-    assert made.trial_failed("another is under way", 300.0) == []
-    assert made.status().words == "cannot be tried: another is under way"
-    assert made.trial_failed("again", 301.0) == []
-    assert made.status().words == "cannot be tried: another is under way"
-
-
-def test_another_load_puts_the_default_back_and_is_tuned_anew() -> None:
-    made = kept()
-
-    assert made.check(seen(OTHER, present=BETTER), 400.0) == []
-    (act,) = made.check(seen(OTHER, present=BETTER), 410.0)
-
-    assert isinstance(act, PutBack)
-    assert act.weights == DEFAULT
-    assert "output tokens 100 -> 600" in act.why
-    assert made.since_s == 410.0
-    assert made.status().own is None
+    assert (kinds(made)[-1], made.since_s) == ("drifted", 410.0)
+    assert "output tokens 100 -> 600" in made.status().words
+    assert made.status().proposal == ""
     assert made.check(seen(OTHER, rows=600), 439.0) == []
-    assert made.check(seen(OTHER, rows=600), 440.0) == [StartSearch(410.0, ())]
+    assert made.check(seen(OTHER, rows=600), 440.0) == [StartSearch(410.0)]
 
 
-def test_weights_of_an_operator_are_left_when_the_load_changes() -> None:
-    made = kept()
-    for now in (400.0, 410.0):
-        assert made.check(seen(OTHER, present={"a": 7.0}), now) == []
-
-    assert made.status().own is None
-    assert kinds(made)[-1] == "drifted"
-
-
-def test_what_won_before_is_where_the_next_search_of_such_a_load_begins() -> None:
-    made = kept()
-    for now in (400.0, 410.0):
-        made.check(seen(OTHER, present=BETTER), now)
-    for now in (500.0, 510.0):
-        made.check(seen(OTHER), now)
-    made.found(result(held_out=1.0), 520.0)
-    for now in (600.0, 610.0):
-        made.check(seen(LOAD), now)
-    assert made.check(seen(LOAD), 700.0) == [StartSearch(610.0, (BETTER,))]
-
-
-@pytest.mark.parametrize(
-    ("make", "act"), [(searching, GiveUp), (shadowing, StopShadow), (trying, GiveUp)]
-)
+@pytest.mark.parametrize(("make", "act"), [(searching, GiveUp), (shadowing, StopShadow)])
 def test_what_is_under_way_ends_when_the_load_changes(make: object, act: type[Act]) -> None:
     made = make()  # type: ignore[operator]
     made.check(seen(OTHER), 300.0)
@@ -218,7 +114,7 @@ def test_what_is_under_way_ends_when_the_load_changes(make: object, act: type[Ac
 
 @pytest.mark.parametrize(
     ("make", "acts"),
-    [(tuner, []), (searching, [GiveUp]), (shadowing, [StopShadow]), (trying, [GiveUp])],
+    [(tuner, []), (searching, [GiveUp]), (shadowing, [StopShadow])],
 )
 def test_one_that_does_not_lead_stands_aside(make: object, acts: list[type[Act]]) -> None:
     made = make()  # type: ignore[operator]
@@ -251,7 +147,7 @@ def test_nothing_is_tried_that_promises_nothing(
     assert kinds(made)[-1] == kind
     assert words in made.status().words
     assert made.check(seen(), again_s - 1.0) == []
-    assert made.check(seen(), again_s) == [StartSearch(0.0, ())]
+    assert made.check(seen(), again_s) == [StartSearch(0.0)]
 
 
 def test_a_search_that_failed_is_told_and_repeated_later() -> None:
@@ -282,14 +178,9 @@ def test_a_shadow_that_would_do_harm_is_not_tried() -> None:
     assert kinds(made)[-1] == "dropped"
     made.check(seen(), 900.0)
     assert made.found(result(), 910.0) == []
-
-
-def test_before_the_character_is_known_nothing_drifts() -> None:
-    made = trying()
-    made._base = None
-
-    assert made.check(seen(OTHER, trial=trial(after=Performance(600, 1.0, 1.0, 60.0))), 300.0) == []
-    assert made.status().own == BETTER
+    assert "which its shadow spoke against" in made.status().words
+    assert made.check(seen(), 8000.0) == [StartSearch(0.0)]
+    assert made.found(result(), 8010.0) == [StartShadow(BETTER)]
 
 
 LOOKS = st.tuples(
@@ -299,28 +190,17 @@ LOOKS = st.tuples(
     st.sampled_from(["", "", "", "busy"]),
     st.integers(0, 2000),
     st.sampled_from([None, SHADOWED]),
-    st.sampled_from(
-        [
-            None,
-            trial("running"),
-            trial("returned"),
-            trial(after=Performance(600, 1.0, 1.0, 60.0)),
-            trial(),
-        ]
-    ),
-    st.sampled_from(["", "found", "nothing", "failed", "untried"]),
+    st.sampled_from(["", "found", "nothing", "failed"]),
 )
 
 
-UNDER_WAY: dict[type[Act], tuple[tuple[str, ...], str, str]] = {
-    StartSearch: (("",), "searching", ""),
-    StartShadow: (("", "searching"), "shadowing", ""),
-    StartTrial: (("",), "trying", "tries"),
-    StopShadow: (("shadowing",), "", ""),
-    GiveUp: (("searching", "trying"), "", "returns"),
-    PutBack: (("", "trying"), "", "returns"),
+UNDER_WAY: dict[type[Act], tuple[tuple[str, ...], str]] = {
+    StartSearch: (("",), "searching"),
+    StartShadow: (("", "searching"), "shadowing"),
+    StopShadow: (("shadowing",), ""),
+    GiveUp: (("searching",), ""),
 }
-"""What may be under way before an act, what is after it, and what it does to the weights."""
+"""What may be under way before an act, and what is after it."""
 
 
 def tell(made: Tuner, event: object, now: float) -> list[Act]:
@@ -331,32 +211,24 @@ def tell(made: Tuner, event: object, now: float) -> list[Act]:
             return made.found(result(held_out=1.0), now)
         case "failed":
             return made.search_failed("why", now)
-        case "untried":
-            return made.trial_failed("why", now)
         case _:
             return []
 
 
-@given(st.lists(LOOKS, max_size=80), st.booleans())
-def test_whatever_happens_it_does_one_thing_at_a_time(
-    uses_caches: list[tuple[object, ...]], apply: bool
-) -> None:
+@given(st.lists(LOOKS, max_size=80))
+def test_whatever_happens_it_does_one_thing_at_a_time(looks: list[tuple[object, ...]]) -> None:
     """A naive book of what is under way: nothing begins twice, all that begins ends."""
-    made, now, under_way = tuner(TunerOptions(apply=apply, observe_s=20.0)), 0.0, ""
-    in_force = DEFAULT
-    for gap, character, leads, obstacle, rows, shadow, tried, event in uses_caches:
+    made, now, under_way = tuner(), 0.0, ""
+    for gap, character, leads, obstacle, rows, shadow, event in looks:
         now += gap  # type: ignore[operator]
-        check = Seen(leads, obstacle, rows, character, in_force, shadow, 1.0, tried)  # type: ignore[arg-type]
+        check = Seen(leads, obstacle, rows, character, shadow, 1.0)  # type: ignore[arg-type]
         acts: list[Act] = made.check(check, now)
         acts += tell(made, event, now)
         for act in acts:
-            before, after, kind = UNDER_WAY[type(act)]
+            before, after = UNDER_WAY[type(act)]
             assert under_way in before
             under_way = after
-            assert apply or kind != "tries"
-            in_force = {"tries": BETTER, "returns": DEFAULT}.get(kind, in_force)
-        if made.stage not in ("searching", "shadowing", "trying"):
+        if made.stage not in ("searching", "shadowing"):
             under_way = ""
         assert under_way in ("", made.stage)
         assert len(made.status().steps) <= MAX_STEPS
-        assert apply or in_force == DEFAULT

@@ -8,7 +8,6 @@ from kvmesh.core.insight.load_character import CHARACTER_ROWS
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.rollout import Rollout
-from kvmesh.core.insight.rollout_state import RolloutState
 from kvmesh.core.insight.trace_ring import Traced, TraceRing, TraceRow
 from kvmesh.core.insight.tuner import TunerOptions
 from kvmesh.core.insight.tuning_loop import (
@@ -55,30 +54,14 @@ class World:
         self.ring = TraceRing(16, window_s=600.0, max_bytes=1 << 24)
         self.shadows = Shadows(())
         self.rollout = Rollout("r0", self.scheduler.policy, options.formulas)
-        tuner = TunerOptions(apply=True, observe_s=10.0, shadow_s=5.0, pause_s=5.0)
+        tuner = TunerOptions(observe_s=10.0, shadow_s=5.0, pause_s=5.0)
         self.loop = TuningLoop(
-            LoopOptions(tuner=tuner), self.scheduler, self.ring, self.shadows, self, BEGIN
+            LoopOptions(tuner=tuner), self.scheduler, self.ring, self.shadows, self.rollout, BEGIN
         )
 
     def change(self, change: PolicyChange) -> None:
         self.rollout.begin(change, self.now, {})
-        self.follow()
-
-    def give_up(self, reason: str) -> None:
-        self.rollout.give_up(self.now, reason)
-        self.follow()
-
-    def follow(self) -> None:
         self.scheduler.follow(self.rollout.policy, self.rollout.arms)
-
-    def end(self, phase: str, share: float = 1.0) -> None:
-        """Have the change on trial end as the rollout would."""
-        state = self.rollout.state
-        assert state is not None
-        last = msgspec.structs.replace(state.steps[-1], at=self.now, share=share, reason="so it is")
-        moved = state.moved(last, phase)  # type: ignore[arg-type]
-        self.rollout._follow(moved)
-        self.follow()
 
     def play(self, count: int, ttft_ms: float = 100.0, output: int = 50) -> None:
         for number in range(count):
@@ -93,21 +76,11 @@ class World:
     def check(self, around: Around = AROUND) -> list[object]:
         return list(self.loop.check(around, self.now))
 
-    def weight(self) -> float:
-        found: float = msgspec.structs.asdict(self.scheduler.policy.weights)["overlap_score_weight"]
-        return found
-
     def stage(self) -> str:
         return self.loop.tuner.stage
 
     def words(self) -> str:
         return self.loop.tuner.status().words
-
-
-def nothing(now: float) -> str:
-    """No obstacle: what began this moment was not seen yet."""
-    del now
-    return ""
 
 
 def result(weights: dict[str, float] = BETTER) -> Found:
@@ -120,15 +93,6 @@ def searching() -> World:
     world = World()
     world.play(700)
     assert [type(one) for one in world.check()] == [Search]
-    return world
-
-
-def trying() -> World:
-    world = searching()
-    assert world.loop.found(result(), AROUND, world.now) == []
-    world.play(110)
-    assert world.check() == []
-    assert world.stage() == "trying"
     return world
 
 
@@ -162,7 +126,7 @@ def test_too_few_requests_have_no_character() -> None:
     assert world.loop.tuner.status().character is not None
 
 
-def test_found_weights_are_shadowed_then_tried_then_kept() -> None:
+def test_found_weights_are_shadowed_then_proposed() -> None:
     world = searching()
     world.loop.found(result(), AROUND, world.now)
 
@@ -171,52 +135,10 @@ def test_found_weights_are_shadowed_then_tried_then_kept() -> None:
     ]
     world.play(110)
     world.check()
-    state = world.rollout.state
-    assert state is not None
-    assert (state.phase, state.share, state.change.stages) == ("running", 0.05, (0.05, 0.25, 1.0))
+
+    assert world.loop.tuner.status().proposal == "kv:prefill-decode:overlap_score_weight=4"
     assert world.shadows.reports() == []
-    world.check()
-    assert "has 5% of the requests" in world.words()
-
-    world.end("done")
-    world.check()
-    world.play(700, ttft_ms=80.0)
-    world.check()
-
-    assert world.weight() == 4.0
-    assert world.loop.tuner.status().own == BETTER
-    assert world.words().endswith("it won")
-
-
-def test_queues_that_the_load_before_left_do_not_let_a_candidate_win() -> None:
-    world = World()
-    world.play(300, ttft_ms=900.0)
-    world.play(400)
-    world.check()
-    world.loop.found(result(), AROUND, world.now)
-    world.play(110)
-    world.check()
-    assert world.stage() == "trying"
-    world.end("done")
-    world.check()
-
-    world.play(700, ttft_ms=101.0)
-    world.check()
-
-    assert world.weight() == 1.0
-    assert "did not win" in world.loop.tuner.status().steps[-1].text
-
-
-def test_another_change_takes_the_place_of_the_trial() -> None:
-    world = trying()
-    world.end("returned", 0.0)
-    world.now += 1.0
-    world.change(PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 9.0}), (1.0,)))
-
-    world.check()
-
-    assert "r0 asked for kv:prefill-decode:overlap_score_weight=9" in world.words()
-    assert world.weight() == 9.0
+    assert world.rollout.state is None
 
 
 def test_a_trial_of_somebody_else_is_waited_for() -> None:
@@ -228,38 +150,9 @@ def test_a_trial_of_somebody_else_is_waited_for() -> None:
     assert "is on trial, which r0 began" in world.words()
 
 
-def test_a_trial_that_cannot_begin_is_told() -> None:
-    world = searching()
-    world.loop.found(result({"overlap_score_weight": 4.0}), AROUND, world.now)
-    world.play(110)
-    change = PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 9.0}))
-    world.loop._obstacle = nothing  # type: ignore[method-assign]
-    world.change(change)
-
-    world.check()
-
-    assert "cannot be tried" in world.words()
-
-
-def test_weights_are_put_back_only_where_nobody_else_is_at_it() -> None:
-    world = trying()
-    world.end("done")
-    world.check()
-    world.play(700, ttft_ms=120.0)
-    world.loop._obstacle = nothing  # type: ignore[method-assign]
-    world.now += 1.0
-    trial = world.loop._trial
-    world.change(PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 9.0})))
-    world.loop._put_back(DEFAULT)
-
-    assert trial is not None
-    assert world.rollout.state is not None
-    assert world.rollout.state.phase == "running"
-
-
 def test_another_formula_is_not_tuned() -> None:
     world = World()
-    world.change(PolicyChange(PolicySpec("dynamo"), (1.0,)))
+    world.change(PolicyChange(PolicySpec("dynamo"), at_once=True))
     world.check()
 
     assert world.words() == "the formula is dynamo by now, not prefill-decode"
@@ -286,17 +179,3 @@ def test_of_what_began_lately_only_the_short_has_ended(lasts: float, left: int) 
 
     assert len(settled(rows, 8.5)) == left
     assert settled([], 8.5) == []
-
-
-def test_another_load_ends_the_trial_at_once() -> None:
-    world = trying()
-    world.play(CHARACTER_ROWS, output=500)
-    world.check()
-    world.play(10, output=500)
-
-    assert world.check() == [EndSearch()]
-
-    state: RolloutState | None = world.rollout.state
-    assert state is not None
-    assert (state.phase, world.weight()) == ("returned", 1.0)
-    assert "output tokens 50 -> 500" in state.steps[-1].reason

@@ -6,7 +6,8 @@ import pytest
 
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.cost.arms import Arms, Marks
+from kvmesh.core.cost.arm_tally import Counter as ArmCounter
+from kvmesh.core.cost.arms import Arms
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.own import FAULTS_OFF
@@ -671,34 +672,33 @@ BASELINE = PolicySpec("predicted-time").find(PUBLISHED)
 CANDIDATE = PolicySpec("prefill-decode", {"overlap_score_weight": 3.0}).find(PUBLISHED)
 
 
-def on_trial(share: float) -> tuple[Scheduler, Arms]:
+def on_trial(requests: int) -> tuple[Scheduler, Arms]:
+    """Return a scheduler whose next requests are the candidate's."""
     scheduler, _ = make_scheduler()
-    arms = Arms(BASELINE, CANDIDATE, share, "salt", Marks())
+    arms = Arms(BASELINE, CANDIDATE, "candidate", ArmCounter(), requests)
     scheduler.follow(BASELINE, arms)
     return scheduler, arms
 
 
-def test_each_arm_on_trial_decides_by_its_own_formula_and_weights() -> None:
-    scheduler, arms = on_trial(0.5)
+def test_the_arm_on_trial_decides_so_many_requests_by_its_own_formula_and_weights() -> None:
+    scheduler, arms = on_trial(20)
 
     decisions = [
         scheduler.schedule(make_request(f"r{number}", family=number), 0.0).record.decision
-        for number in range(200)
+        for number in range(30)
     ]
 
-    by_candidate = [one for one in decisions if one.arm is arms.candidate]
-    assert 60 < len(by_candidate) < 140
+    assert [one.arm is arms.now for one in decisions] == [True] * 20 + [False] * 10
     for one in decisions:
-        policy = CANDIDATE if one.arm is arms.candidate else BASELINE
+        policy = BASELINE if one.arm is None else CANDIDATE
         assert (one.cost, one.policy, one.weights) == (
             policy.cost, policy.cost.name, policy.weights
         )  # fmt: skip
-        assert one.arm in (arms.baseline, arms.candidate)
 
 
 @pytest.mark.parametrize("wish", [{"cost": "lmetric"}, {"mode": "round-robin"}])
 def test_a_request_with_a_policy_of_its_own_is_in_no_arm(wish: dict[str, Any]) -> None:
-    scheduler, _ = on_trial(1.0)
+    scheduler, _ = on_trial(1)
 
     assert scheduler.schedule(make_request("r1", **wish), 0.0).record.decision.arm is None
 
@@ -713,7 +713,7 @@ def test_a_formula_that_is_off_is_asked_again_when_it_is_chosen_anew() -> None:
     switched = [own.off]
     scheduler.follow(CANDIDATE, None)
     switched.append(own.off)
-    scheduler.follow(CANDIDATE, Arms(CANDIDATE, policies[0], 0.5, "salt", Marks()))
+    scheduler.follow(CANDIDATE, Arms(CANDIDATE, policies[0], "baseline", ArmCounter()))
     switched.append(own.off)
     assert switched == [True, True, False]
     scheduler.follow(policies[0], None)

@@ -1,3 +1,6 @@
+from pathlib import Path
+
+import msgspec
 import pytest
 
 from kvmesh.errors import ConfigError
@@ -58,3 +61,48 @@ def test_options_vllm_would_refuse_are_refused() -> None:
         EngineOptions(block_size=0)
     with pytest.raises(ConfigError, match="must be at least"):
         EngineOptions(max_num_seqs=100, max_num_batched_tokens=99)
+
+
+def file_of(folder: Path, **changes: object) -> str:
+    """Write a profile's file; return its path."""
+    body = {
+        "source": "a test",
+        "kv_tokens": 1000,
+        "kv_bytes_per_token": 8,
+        "timing": {"decode_base": 1.0, "steps": [[1, 10.0], [100, 20.0], [200, 40.0]]},
+    }
+    path = folder / "engine.json"
+    path.write_bytes(msgspec.json.encode(body | changes))
+    return str(path)
+
+
+def test_measured_steps_are_read_from_a_file_and_joined_by_lines(tmp_path: Path) -> None:
+    profile = parse_profile(file_of(tmp_path))
+
+    times = [profile.step_ms(StepLoad(tokens, 0.0, 0, 0, 0)) for tokens in (0, 1, 100, 150, 400)]
+    assert times == pytest.approx([0.0, 10.0, 20.0, 30.0, 80.0])
+    # What decodes is computed in the same step.
+    assert profile.step_ms(StepLoad(99, 0.0, 1, 5, 5)) == pytest.approx(21.0)
+    assert parse_profile(f"{file_of(tmp_path)},decode_base=2").decode_base == 2.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"timing": {"steps": [[1, 2.0]]}}, "give steps of two or more tokens that rise"),
+        ({"timing": {"steps": [[2, 2.0], [1, 3.0]]}}, "that rise"),
+        ({"timing": {"steps": "fast"}}, "Expected `array`"),
+        ({"kv_tokens": 0}, "must be above 0"),
+        ({"name": "x"}, "unknown field"),
+    ],
+)
+def test_a_wrong_file_says_what_is_wrong(
+    tmp_path: Path, changes: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_profile(file_of(tmp_path, **changes))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none.json: No such file"):
+        parse_profile(str(tmp_path / "none.json"))
