@@ -120,7 +120,8 @@ static Py_ssize_t keep_cheapest(const Decider *self, Py_ssize_t *ties, Py_ssize_
 
 /* Return which of some ties to take. What hardly begins like anything cached goes to the idle worker whose
  * prefill has rested longest: else whoever served the first prompt, and so holds the beginning that all
- * have in common, would get every other one, and the rest of an idle fleet none.
+ * have in common, would get every other one, and the rest of an idle fleet none. Where none is idle it goes
+ * to the cheapest: a home is of no use to it, and what is learned of speeds differs less than loads do.
  */
 static Py_ssize_t settle(Decider *self, const Question *asked, Py_ssize_t *ties,
                          Py_ssize_t count) {
