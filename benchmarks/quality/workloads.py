@@ -1,5 +1,5 @@
-"""Generated workloads: conversations, shared system prompts, related queries, agents with tools; and
-bursts of code completions that share nothing.
+"""Generated workloads: conversations, shared system prompts, related queries, agents with tools,
+and bursts of code completions that share nothing.
 """
 
 import random

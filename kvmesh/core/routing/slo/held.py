@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from heapq import heappop, heappush
+from math import inf
 from typing import Final
 
 import msgspec
@@ -14,6 +15,11 @@ from kvmesh.core.routing.slo.tracker import SloTracker
 from kvmesh.errors import UnattainableError
 
 NOBODY: Final = WorkerId("")
+
+HELD_SHARE: Final = 0.5
+"""A request that is to begin within some time is held while its worker's backlog is longer than
+this share of it: what would be late otherwise can then still go first.
+"""
 
 
 class HeldRequest(msgspec.Struct, frozen=True):
@@ -38,11 +44,19 @@ class HeldTargets:
     def __len__(self) -> int:
         return len(self._latest)
 
+    def limit_ms(self, targets: Targets) -> float:
+        """Return the backlog above which a request is held for its targets, ms, inf: it never is.
+        Where none are refused it might wait in vain.
+        """
+        if targets.ttft_ms is None or not self._judge.options.refuse_below:
+            return inf
+        return HELD_SHARE * targets.ttft_ms
+
     def offer(self, held: HeldRequest, ahead_ms: float, now: float) -> UnattainableError | None:
         """Take a request that is to wait for `ahead_ms`; return why it is refused instead."""
         targets = held.targets
         self._tracker.arrive(held.request_id, targets, now)
-        if targets.ttft_ms is None or not self._judge.options.refuse_below:
+        if self.limit_ms(targets) == inf:
             return None
         left_s = self._left_s(held, now)
         if ahead_ms > 1000.0 * left_s:
