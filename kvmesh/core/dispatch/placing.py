@@ -117,7 +117,7 @@ class Placer:
             return placed
         if not plain:
             self._note_booked(placed, inputs, session, now)
-        if bound_ms < inf:
+        if binding.bounded:
             self._charge(placed, wishes.tenant)
         if dispatch.follows_events:
             dispatch.check(placed, now)

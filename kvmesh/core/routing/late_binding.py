@@ -21,7 +21,7 @@ from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.turn import Grant
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.routing.slo.held import HeldRequest, HeldTargets
+from kvmesh.core.routing.slo.held import HELD_SHARE, HeldRequest, HeldTargets
 from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT, cost_of, price, reserved
 from kvmesh.errors import NoWorkerError
 
@@ -86,11 +86,16 @@ class LateBinding:
         self.bounded = options.max_backlog_ms > 0.0
 
     def limit_ms(self, targets: Targets | None) -> float:
-        """Return the predicted backlog above which a request is held, inf: it never is."""
+        """Return above which backlog a request is held, inf: it never is, nor, as it might wait in
+        vain, for targets where none are refused for them.
+        """
         limit_ms = self._queue.options.max_backlog_ms or inf
-        if targets is None or self._scheduler.options.mode != "kv":
+        if targets is None or targets.ttft_ms is None:
             return limit_ms
-        return min(limit_ms, self._targets.limit_ms(targets))
+        scheduler, held_ms = self._scheduler, HELD_SHARE * targets.ttft_ms
+        if scheduler.options.mode != "kv" or not scheduler.judge.options.refuse_below:
+            return limit_ms
+        return min(limit_ms, held_ms)
 
     def bound_ms(self, tenant: str, targets: Targets | None = None) -> float | None:
         """Return how long the backlog may be where a request goes at once, None: it has to be asked
@@ -251,8 +256,8 @@ class LateBinding:
         return verdicts
 
     def expire(self, now: float) -> list[str]:
-        """Return the ids of those that waited too long; they wait no longer."""
-        late = [held.request_id for held in self._queue.expire(now)]
+        """Return the ids of those that waited too long, and no longer do; targets end their own."""
+        late = [held.request_id for held in self._queue.expire(now)] if self.bounded else []
         for request_id in late:
             del self.waiting[request_id]
             self._turns.leave(request_id)

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from heapq import heappop, heappush
-from math import inf
 from typing import Final
 
 import msgspec
@@ -44,19 +43,11 @@ class HeldTargets:
     def __len__(self) -> int:
         return len(self._latest)
 
-    def limit_ms(self, targets: Targets) -> float:
-        """Return the backlog above which a request is held for its targets, ms, inf: it never is.
-        Where none are refused it might wait in vain.
-        """
-        if targets.ttft_ms is None or not self._judge.options.refuse_below:
-            return inf
-        return HELD_SHARE * targets.ttft_ms
-
     def offer(self, held: HeldRequest, ahead_ms: float, now: float) -> UnattainableError | None:
         """Take a request that is to wait for `ahead_ms`; return why it is refused instead."""
         targets = held.targets
         self._tracker.arrive(held.request_id, targets, now)
-        if self.limit_ms(targets) == inf:
+        if targets.ttft_ms is None or not self._judge.options.refuse_below:
             return None
         left_s = self._left_s(held, now)
         if ahead_ms > 1000.0 * left_s:

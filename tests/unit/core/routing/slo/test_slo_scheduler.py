@@ -300,6 +300,7 @@ def test_without_a_bound_targets_hold_what_they_let_wait_and_nobody_else() -> No
     assert binding.ask(make_request("short", 100, 3, targets=soon), 0.0) is None
     assert isinstance(binding.ask(make_request("free", 10, 4), 0.0), Placed)
     assert binding.bound_ms("", soon) is None
+    assert binding.expire(60.0) == []
     assert binding.bound_ms("") == inf
     scheduler.first_token("busy", 0.5)
     scheduler.first_token("free", 0.5)
