@@ -1,7 +1,7 @@
 """How good routing decisions are: ours against every rival, an oracle and what bounds them all.
 
     python -m benchmarks.quality.bench_quality --trace A.jsonl.gz --trace B.jsonl.gz
-        [--grid | --troubled] [--requests N] [--seeds N] [--json FILE] [--seconds S]
+        [--grid | --troubled | --stressed] [--requests N] [--seeds N] [--json FILE] [--seconds S]
 
 Each setting is played with several seeds, every policy with the same; the tables tell the means.
 Without traces the generated workloads are played. With --json what FILE has is not played again,
@@ -22,17 +22,19 @@ from benchmarks.quality.grid import (
     BLIND,
     OURS,
     POLICIES,
+    SIMPLE,
     Played,
     Setting,
     fraction,
     grid,
     play,
     saturate,
+    stressed,
     troubled,
 )
 from benchmarks.quality.peer import ROUTERS, Replayed, can_replay, replay
 from benchmarks.quality.seeds import complete_runs, mean_of, seeded, seeds_table
-from benchmarks.quality.tables import blind_table, dynamo_table, print_tables
+from benchmarks.quality.tables import blind_table, dynamo_table, print_tables, regret_table
 from benchmarks.quality.workloads import WORKLOADS
 
 QUICK_REQUESTS = 400
@@ -85,12 +87,14 @@ class Results:
             self.played[one.played.setting, one.played.cell.policy] = one.played
 
 
-def find_saturations(settings: Sequence[Setting], results: Results, until: float) -> None:
+def find_saturations(
+    settings: Sequence[Setting], results: Results, until: float, policies: Sequence[str]
+) -> None:
     """Find where each fleet saturates that is not known yet."""
     wanted = dict.fromkeys(
         (one.trace, one.requests, one.engines, policy)
         for one in settings
-        for policy in (BLIND, OURS)
+        for policy in policies
         if policy == BLIND or one.trace in WORKLOADS
     )
     missing = [key for key in wanted if key not in results.saturations]
@@ -104,13 +108,15 @@ def find_saturations(settings: Sequence[Setting], results: Results, until: float
                 return
 
 
-def play_all(settings: Sequence[Setting], results: Results, until: float) -> None:
+def play_all(
+    settings: Sequence[Setting], results: Results, until: float, policies: Sequence[str]
+) -> None:
     """Play every policy in every setting that is not played yet."""
     with ProcessPoolExecutor() as pool:
         futures = [
             pool.submit(play, one, policy, speedup)
             for one in settings
-            for policy in POLICIES
+            for policy in policies
             if (one, policy) not in results.played
             and (speedup := results.saturations.get((one.trace, one.requests, one.engines, BLIND)))
         ]
@@ -132,33 +138,43 @@ def replay_all(settings: Sequence[Setting], results: Results, until: float) -> N
                 results.add(replay(one, speedup, router))
 
 
-def main() -> None:
+def read_options() -> argparse.Namespace:
+    """Return what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", action="append", help="a trace file, or a workload's name")
     parser.add_argument("--grid", action="store_true", help="all 81 settings of each trace")
     parser.add_argument("--troubled", action="store_true", help="slow engines, late reports, ...")
+    parser.add_argument("--stressed", action="store_true", help="the default's worst settings")
     parser.add_argument("--requests", type=int, help=f"of each trace; default {REQUESTS}")
     parser.add_argument("--seeds", type=int, help=f"runs of each setting; default {SEEDS}, quick 1")
     parser.add_argument("--json", type=Path, help="results so far, one JSON line each")
     parser.add_argument("--seconds", type=float, default=1e9, help="end about then")
     parser.add_argument("--quick", action="store_true", help="the workloads at one load")
-    found = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    found = read_options()
     requests = found.requests or (QUICK_REQUESTS if found.quick else REQUESTS)
     traces = found.trace or list(WORKLOADS)
     made = grid if found.grid else troubled if found.troubled else fraction
-    settings = made(traces, requests)
+    settings = (stressed if found.stressed else made)(traces, requests)
+    policies = (OURS, *SIMPLE) if found.stressed else POLICIES
     if found.quick:
         settings = [Setting(trace, requests, 4, 0.7, 1, 5.0) for trace in traces]
     results, until = Results(found.json), time.monotonic() + found.seconds
-    find_saturations(settings, results, until)
+    find_saturations(settings, results, until, (BLIND,) if found.stressed else (BLIND, OURS))
     seeds = found.seeds or (1 if found.quick else SEEDS)
-    play_all(seeded(settings, seeds), results, until)
-    runs = complete_runs(settings, POLICIES, seeds, results.played)
+    play_all(seeded(settings, seeds), results, until, policies)
+    runs = complete_runs(settings, policies, seeds, results.played)
     whole = list(dict.fromkeys(one for one, _ in runs))
     done = sum(len(runs[one, OURS]) for one in whole)
     console = Console(width=TABLE_WIDTH)
     console.print(f"{len(whole)} of {len(settings)} settings, {requests:,} requests each")
     console.print(f"{done} of {len(settings) * seeds} runs of each policy; figures are their means")
+    if found.stressed:
+        console.print(regret_table(runs))
+        return
     replay_all(whole, results, until)
     if whole:
         means = {key: mean_of(some) for key, some in runs.items()}

@@ -39,6 +39,18 @@ RIVALS: Final = (
 
 BLIND: Final = "round-robin"
 POLICIES: Final = (OURS, *RIVALS, BLIND, "oracle")
+SIMPLE: Final = (
+    "kv:prefill-decode",
+    "kv:lmetric",
+    "kv:preble",
+    "kv:sglang",
+    BLIND,
+    "random",
+    "least-loaded",
+)
+"""What the default is held against in its worst settings; Dynamo's with its default weights chooses
+as prefill-decode does.
+"""
 
 ENGINES: Final = (4, 8, 16)
 LOADS: Final = (0.5, 0.7, 0.9)
@@ -132,6 +144,21 @@ def troubled(traces: Sequence[str], requests: int) -> list[Setting]:
     ]
     usual = [Setting(trace, requests, 8, 0.7, 1, 5.0) for trace in traces]
     return [msgspec.structs.replace(one, **step) for step in ({}, *steps) for one in usual]
+
+
+def stressed(traces: Sequence[str], requests: int) -> list[Setting]:
+    """Return the settings in which a default may lose most: usual load, overload, small caches, two
+    engines of eight at quarter speed.
+    """
+    steps: list[dict[str, object]] = [
+        {"load": 0.7},
+        {"load": 1.2},
+        {"load": 1.5},
+        {"cache": 1.0 / 16.0},
+        {"speeds": (1.0, 1.0, 1.0, 0.25)},
+    ]
+    usual = [Setting(trace, requests, 8, 0.8, 1, 5.0) for trace in traces]
+    return [msgspec.structs.replace(one, **step) for one in usual for step in steps]
 
 
 def grid(traces: Sequence[str], requests: int) -> list[Setting]:

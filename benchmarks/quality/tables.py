@@ -1,15 +1,19 @@
 """What a comparison of routing policies found, as tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import sqrt
 from operator import attrgetter
+from statistics import fmean, stdev
+from typing import Final
 
 import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.quality.grid import BLIND, OURS, RIVALS, Played, Setting
+from benchmarks.quality.grid import BLIND, OURS, RIVALS, SIMPLE, Played, Setting
 from benchmarks.quality.peer import Replayed
+from benchmarks.quality.seeds import Runs
 from kvmesh_lab.simulator.comparison import Cell, geometric_mean, ratio
 
 MUCH_LOWER = 0.85
@@ -135,6 +139,52 @@ def headroom_table(
             f"{sum(one > WORSE for one in ratios)}",
         )
     return table
+
+
+def regret_table(runs: Runs) -> Table:
+    """Return ours over the best of the simple rivals, another for each figure; of goodput, the
+    share of requests within 2 s and 100 ms a token, ours and how much theirs is more. ± is the
+    standard error of the runs' ratios.
+    """
+    table = _table(f"{OURS} / the best simple rival, another for each figure", "setting")
+    for name in (*_TIMES, "goodput", "most", "by"):
+        table.add_column(name, justify="right", no_wrap=True)
+    worst: dict[str, float] = {}
+    for setting in dict.fromkeys(one for one, _ in runs):
+        row: list[str] = []
+        for name, figure in _TIMES.items():
+            best = min(SIMPLE, key=lambda one: _mean(runs[setting, one], figure))
+            pairs = zip(runs[setting, OURS], runs[setting, best], strict=True)
+            ratios = [ratio(figure(a.cell), figure(b.cell)) for a, b in pairs]
+            error = stdev(ratios) / sqrt(len(ratios)) if len(ratios) > 1 else 0.0
+            found = ratio(_mean(runs[setting, OURS], figure), _mean(runs[setting, best], figure))
+            row.append(f"{found:.2f} ±{error:.2f} {_SHORT[best]}")
+            worst[name] = max(worst.get(name, 0.0), found)
+        good = attrgetter("goodput")
+        best = max(SIMPLE, key=lambda one: _mean(runs[setting, one], good))
+        ours, theirs = _mean(runs[setting, OURS], good), _mean(runs[setting, best], good)
+        worst["goodput"] = max(worst.get("goodput", -1.0), theirs - ours)
+        table.add_row(setting.name, *row, f"{ours:.3f}", f"{theirs - ours:+.3f}", _SHORT[best])
+    if worst:
+        most = [f"{worst[name]:.2f}" for name in _TIMES]
+        table.add_row("worst", *most, "", f"{worst['goodput']:+.3f}", "")
+    return table
+
+
+_TIMES: Final[Mapping[str, Callable[[Cell], float]]] = {
+    "TTFT p50": attrgetter("ttft_ms_p50"),
+    "p90": attrgetter("ttft_ms_p90"),
+    "p99": attrgetter("ttft_ms_p99"),
+    "TPOT p90": attrgetter("tpot_ms_p90"),
+}
+
+_SHORT: Final[Mapping[str, str]] = dict(
+    zip(SIMPLE, ("pd", "lm", "pr", "sg", "rr", "rnd", "ll"), strict=True)
+)
+
+
+def _mean(runs: Sequence[Played], figure: Callable[[Cell], float]) -> float:
+    return fmean(figure(one.cell) for one in runs)
 
 
 def replicas_table(cells: Mapping[Setting, Cells]) -> Table:

@@ -30,7 +30,8 @@ _RATE_WEIGHT: Final = 0.1
 
 class AdmissionOptions(msgspec.Struct, frozen=True):
     """How requests are held. `max_backlog_ms`: a request waits here, not at a worker, while its
-    best worker's predicted backlog is longer; 0 holds nothing.
+    best worker's predicted backlog is longer; 0 holds only what its own targets hold, in the order
+    of wspt.
 
     `policy` orders one tenant's requests: by arrival; by tokens / (1 + priority), shortest first;
     by priority, then arrival. `ageing_tokens_per_s` lets long ones overtake in the end under wspt.
@@ -296,7 +297,7 @@ class HoldQueue:
         )
 
     def _rank(self, held: WaitingRequest) -> float:
-        policy = self.options.policy
+        policy = self.options.policy if self.options.max_backlog_ms else "wspt"
         priority = min(max(held.priority, -MOST_PRIORITY), MOST_PRIORITY)
         if policy == "priority":
             return float(-priority)

@@ -185,22 +185,24 @@ PREFILL_DECODE: Final = make_cost(
 PREDICTED_TIME: Final = make_cost(
     "predicted-time",
     Expression(
-        "(wait_ms + overlap_score_weight * own_ms + doubt * lost_ms) *"
-        " (1 + contention * active_requests + followers * arrivals_per_ms *"
-        " overlap_score_weight * own_ms)"
+        "(wait_ms + overlap_score_weight * own_ms * min(2, 1 + followers * arrivals_per_ms *"
+        " wait_ms) + doubt * lost_ms) * (1 + contention * active_requests + followers *"
+        " arrivals_per_ms * overlap_score_weight * own_ms)"
         " + decode_weight * ms_per_token * outstanding_tokens + memory_wait_ms + slow_ms",
         weights=PredictedTimeWeights,
     ),
     _FAILURE_MS,
     margin=LEARNED_MARGIN,
 )
-"""The default, the predicted price there in ms: `(W + P + e a l)(1 + g n + f r P) + d a T + M + S`.
+"""The default, the predicted price there in ms:
+`(W + P min(2, 1 + f r W) + e a l)(1 + g n + f r P) + d a T + M + S`.
 
 W wait until the prefill backlog is done; own prefill `P = k a (u + s)`: a ms per uncached token, u
 own uncached tokens, s a step's fixed time in tokens; l cached ones expected to be evicted before,
 of which e counts: wherever it goes, others evict there; n requests there (each slowed by this
-prefill), r requests a ms to come (those that come within W + P wait P longer); T their prompt
-tokens, M wait for memory, S what the answer takes longer there than load explains.
+prefill), r requests a ms to come (those that come within W + P wait P longer; those within W make P
+count twice at most: with more the longest waits would be evened out, and nobody be in time); T
+their prompt tokens, M wait for memory, S what the answer takes longer there than load explains.
 Minimising the own TTFT alone loses: the price is what a prefill does to the others.
 """
 

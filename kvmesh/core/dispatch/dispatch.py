@@ -6,6 +6,7 @@ all others, and each second attempt, by the same choice and the same booking in 
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from math import inf
 from typing import Final
 
 import msgspec
@@ -157,7 +158,7 @@ class Dispatch:
 
     def _may_hold(self, request: RouteRequest, now: float) -> bool:
         """Return whether a request has to be asked about before it may go."""
-        if self.binding.bounded or self.binding.waiting:
+        if self.binding.limit_ms(request.targets) < inf:
             return True
         return request.turn is not None and self.turns.may_hold(request.turn, now)
 

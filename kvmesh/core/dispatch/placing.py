@@ -92,8 +92,8 @@ class Placer:
         binding = dispatch.binding
         if scheduler.course is not self._followed:
             self._follow()
-        asks = binding.bounded or binding.waiting
-        bound_ms = binding.bound_ms(wishes.tenant) if asks else inf
+        asks = binding.bounded or wishes.targets is not None
+        bound_ms = binding.bound_ms(wishes.tenant, wishes.targets) if asks else inf
         index, states = scheduler.overlaps.index, _NOBODY
         tiered = index is not None and len(index.tiers) > 1
         unlike = not self._usable or (tiered and scheduler.overlaps.has_lookahead())

@@ -22,7 +22,7 @@ from kvmesh.core.programs.turn import Grant
 from kvmesh.core.programs.waiting import expected_wait_s
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.routing.slo.held import HeldRequest, HeldTargets
+from kvmesh.core.routing.slo.held import HELD_SHARE, HeldRequest, HeldTargets
 from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT, cost_of, price, reserved
 from kvmesh.errors import NoWorkerError
 
@@ -48,9 +48,9 @@ class LateBinding:
     A request waits while the worker it would get has a longer predicted backlog than
     `max_backlog_ms`, while all workers that could take it are above a busy threshold, and behind
     those that wait already. Its worker is chosen, and booked, when its turn comes.
-    Neither `bounded` nor anybody in `waiting`: no request has to be asked about, but those with a
-    turn where there is a `governor`. Turns that it holds are `governed`, not `waiting`: they keep
-    nobody else back.
+    Without a bound, not `bounded`, a request waits for its own targets alone (`limit_ms`), least
+    work first, and keeps nobody back who has none. Turns that a `governor` holds are `governed`,
+    not `waiting`: they keep nobody else back.
     """
 
     def __init__(
@@ -86,13 +86,26 @@ class LateBinding:
                 self._turns.enter(*self._queue.find(request_id), request.hashes)
         self.bounded = options.max_backlog_ms > 0.0
 
-    def bound_ms(self, tenant: str) -> float | None:
+    def limit_ms(self, targets: Targets | None) -> float:
+        """Return above which backlog a request is held, inf: it never is, nor, as it might wait in
+        vain, for targets where none are refused for them.
+        """
+        limit_ms = self._queue.options.max_backlog_ms or inf
+        if targets is None or targets.ttft_ms is None:
+            return limit_ms
+        scheduler, held_ms = self._scheduler, HELD_SHARE * targets.ttft_ms
+        if scheduler.options.mode != "kv" or not scheduler.judge.options.refuse_below:
+            return limit_ms
+        return min(limit_ms, held_ms)
+
+    def bound_ms(self, tenant: str, targets: Targets | None = None) -> float | None:
         """Return how long the backlog may be where a request goes at once, None: it has to be asked
         about.
         """
-        if self.waiting or (self.bounded and self._shares and self._turns.gives_way(tenant)):
+        limit_ms = self.limit_ms(targets)
+        if limit_ms < inf and (self.waiting or (self._shares and self._turns.gives_way(tenant))):
             return None
-        return self._queue.options.max_backlog_ms or inf
+        return limit_ms
 
     def charge(self, tenant: str, uncached_tokens: int, expected_output_tokens: int) -> None:
         """Charge a request that went at once by `bound_ms`, as `ask` charges one that it places."""
@@ -126,7 +139,8 @@ class LateBinding:
         self, request: RouteRequest, now: float, *, tried: bool = False
     ) -> Placed | Refusal | None:
         gives_way = self._shares and self._turns.gives_way(request.tenant)
-        if not (self.waiting or tried or gives_way):
+        waits = self.waiting and self.limit_ms(request.targets) < inf
+        if not (waits or tried or gives_way):
             placed = self._try(request, now)
             if placed is not None:
                 key = self._ledger.account(request.tenant)
@@ -243,8 +257,8 @@ class LateBinding:
         return verdicts
 
     def expire(self, now: float) -> list[str]:
-        """Return the ids of those that waited too long; they wait no longer."""
-        late = [held.request_id for held in self._queue.expire(now)]
+        """Return the ids of those that waited too long, and no longer do; targets end their own."""
+        late = [held.request_id for held in self._queue.expire(now)] if self.bounded else []
         for request_id in late:
             del self.waiting[request_id]
             self._turns.leave(request_id)
@@ -309,11 +323,11 @@ class LateBinding:
 
     def _try(self, request: RouteRequest, now: float, *, bounded: bool = True) -> Placed | None:
         """Choose and book; None when waiting may help. Raises `NoWorkerError` when it will not."""
-        bound = self._queue.options.max_backlog_ms if bounded else 0.0
+        bound = self.limit_ms(request.targets) if bounded else inf
         try:
-            placed = self._scheduler.schedule_within(request, now, bound or inf)
+            placed = self._scheduler.schedule_within(request, now, bound)
         except NoWorkerError as error:
-            if error.busy and bound:
+            if error.busy and bound < inf:
                 return None
             raise
         if placed is not None and self.governor is not None and request.turn is not None:

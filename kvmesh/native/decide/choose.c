@@ -103,9 +103,25 @@ static Py_ssize_t settle_tie(Decider *self, const Question *asked, Py_ssize_t *t
     return drawn < 0 ? -1 : ties[drawn];
 }
 
+/* Keep those of the ties that cost least; return how many there are. */
+static Py_ssize_t keep_cheapest(const Decider *self, Py_ssize_t *ties, Py_ssize_t count) {
+    double least = self->costs[ties[0]];
+    Py_ssize_t equal = 0;
+    for (Py_ssize_t i = 1; i < count; i++) {
+        least = self->costs[ties[i]] < least ? self->costs[ties[i]] : least;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (self->costs[ties[i]] == least) {
+            ties[equal++] = ties[i];
+        }
+    }
+    return equal;
+}
+
 /* Return which of some ties to take. What hardly begins like anything cached goes to the idle worker whose
  * prefill has rested longest: else whoever served the first prompt, and so holds the beginning that all
- * have in common, would get every other one, and the rest of an idle fleet none.
+ * have in common, would get every other one, and the rest of an idle fleet none. Where none is idle it goes
+ * to the cheapest: a home is of no use to it, and what is learned of speeds differs less than loads do.
  */
 static Py_ssize_t settle(Decider *self, const Question *asked, Py_ssize_t *ties,
                          Py_ssize_t count) {
@@ -127,7 +143,10 @@ static Py_ssize_t settle(Decider *self, const Question *asked, Py_ssize_t *ties,
             ties[equal++] = ties[i];
         }
     }
-    return settle_tie(self, asked, ties, rested ? equal : count);
+    if (!rested) {
+        equal = keep_cheapest(self, ties, count);
+    }
+    return settle_tie(self, asked, ties, equal);
 }
 
 /* Return the worker at rest that computes the prefix in place of the cheapest, which it becomes one more

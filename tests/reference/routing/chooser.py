@@ -213,7 +213,7 @@ class Chooser:
         if len(ties) == 1:
             return ties[0]
         names = [weighed.candidates[index].worker for index in ties]
-        return ties[self._settle(names, weighing, rng)]
+        return ties[self._settle(names, [costs[index] for index in ties], weighing, rng)]
 
     def _spread(self, name: WorkerId, names: tuple[WorkerId, ...], weighing: Weighing) -> WorkerId:
         """Return the worker at rest that becomes one more home of the prefix, else `name`."""
@@ -224,12 +224,15 @@ class Chooser:
             return name
         return find_second_home(best, self._workers.states(names), weighing).worker
 
-    def _settle(self, names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> int:
+    def _settle(
+        self, names: Sequence[WorkerId], costs: Sequence[float], weighing: Weighing, rng: Random
+    ) -> int:
         """Return the index of one of equally good workers.
 
         What hardly begins like anything cached goes to the idle worker whose prefill has rested
         longest. Else whoever served the first prompt, and so holds the beginning that all have in
-        common, would get every other one, and the rest of an idle fleet none.
+        common, would get every other one, and the rest of an idle fleet none. Where none is idle it
+        goes to the cheapest: a home is of no use to it.
         """
         overlaps = weighing.overlaps
         if not weighing.cost.margin or NEW_SHARE * weighing.request_blocks <= max(
@@ -238,14 +241,15 @@ class Chooser:
             return _settle_tie(names, weighing, rng)
         loads = [self._sequences.loads(name) for name in names]
         rested = [one.progress_s for one in loads if not one.active_requests]
-        if not rested:
-            return _settle_tie(names, weighing, rng)
-        longest = min(rested)
-        equal = [
-            index
-            for index, one in enumerate(loads)
-            if one.progress_s == longest and not one.active_requests
-        ]
+        if rested:
+            longest = min(rested)
+            equal = [
+                index
+                for index, one in enumerate(loads)
+                if one.progress_s == longest and not one.active_requests
+            ]
+        else:
+            equal = [index for index, one in enumerate(costs) if one == min(costs)]
         return equal[_settle_tie([names[index] for index in equal], weighing, rng)]
 
     def _choose_blind(

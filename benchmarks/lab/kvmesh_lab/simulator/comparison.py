@@ -13,7 +13,8 @@ class Cell(msgspec.Struct, frozen=True):
     """One policy in one setting. `tpot_ms_p90`: of the requests' times per further token.
 
     `busy_spread` is (busiest - idlest) / mean engine, in time computing while requests were sent.
-    `lost` requests got no whole answer, `retried` ones were sent to a second engine.
+    `lost` requests got no whole answer, `retried` ones were sent to a second engine, the share
+    `goodput` of all was answered within the SLO.
     """
 
     setting: str
@@ -27,6 +28,7 @@ class Cell(msgspec.Struct, frozen=True):
     busy_spread: float
     lost: float = 0.0
     retried: float = 0.0
+    goodput: float = 0.0
 
 
 class PolicyVerdict(msgspec.Struct, frozen=True):
@@ -73,6 +75,7 @@ def measure(
         busy_spread=busy_spread,
         lost=summary.requests - summary.succeeded,
         retried=retried,
+        goodput=summary.goodput_share,
     )
 
 

@@ -15,6 +15,11 @@ from kvmesh.errors import UnattainableError
 
 NOBODY: Final = WorkerId("")
 
+HELD_SHARE: Final = 0.5
+"""A request that is to begin within some time is held while its worker's backlog is longer than
+this share of it: what would be late otherwise can then still go first.
+"""
+
 
 class HeldRequest(msgspec.Struct, frozen=True):
     """A request that is to wait: its own prefill takes `own_ms` at a worker that is free."""

@@ -14,7 +14,7 @@ from kvmesh.core.routing.overdue import PREDICTED_MS
 from kvmesh.core.routing.slo.tracker import SloTracker
 from kvmesh.errors import UnattainableError
 
-SLACK: Final = 0.1
+SLACK: Final = 0.3
 """Workers whose chance to miss is within so much of the least are equal: of these the cost
 formula takes one. Divided by the request's weight.
 """

@@ -269,14 +269,25 @@ def test_predicted_time_counts_a_steps_fixed_time_and_who_will_come_meanwhile() 
 
     cost = PREDICTED_TIME.formula.function(candidate, ALONE, PredictedTimeWeights(followers=2.0))
 
-    assert cost == pytest.approx((50 + 100) * (1 + 2.0 * 0.002 * 100))
+    assert cost == pytest.approx((50 + 100 * (1 + 2.0 * 0.002 * 50)) * (1 + 2.0 * 0.002 * 100))
     line = formula_line(
         COSTS["predicted-time"], cost, candidate, ALONE, PredictedTimeWeights(followers=2.0)
     )
     assert line == (
-        "Formula for worker_1: 210.0 = (50.0 + 1.0 * 100.0 + 0.25 * 0.0) * (1 + 0.4 * 0"
+        "Formula for worker_1: 238.0 = (50.0 + 1.0 * 100.0 * min(2, 1 + 2.0 * 0.0020 * 50.0)"
+        " + 0.25 * 0.0) * (1 + 0.4 * 0"
         " + 2.0 * 0.0020 * 1.0 * 100.0) + 0.05 * 0.1000 * 0 + 0.0 + 0.0 (cached_blocks: 0)"
     )
+
+
+def test_a_long_wait_makes_the_own_prefill_count_twice_at_most() -> None:
+    candidate = make_candidate(
+        uncached_tokens=1000, wait_ms=5000.0, ms_per_token=0.1, arrivals_per_ms=0.002
+    )
+
+    cost = PREDICTED_TIME.formula.function(candidate, ALONE, PREDICTED_TIME.weights.default)
+
+    assert cost == pytest.approx((5000 + 2 * 100) * (1 + 0.5 * 0.002 * 100))
 
 
 def test_an_empty_prompt_has_no_overlap() -> None:

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from kvmesh.core.blocks.events import ROOT, WorkerId
@@ -120,3 +121,17 @@ def test_a_formula_without_a_margin_draws_whoever_rested() -> None:
     }
 
     assert drawn == set(NAMES)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_new_prompt_goes_to_the_cheapest_of_a_busy_fleet_however_little_the_others_cost_more(
+    seed: int,
+) -> None:
+    scheduler, _ = make_scheduler(seed)
+    for number, worker in enumerate(NAMES):
+        pinned = make_request(f"r{worker}", range(1000 * number + 1, 1000 * number + 400 - number))
+        scheduler.schedule(msgspec.structs.replace(pinned, pinned_worker=worker), 0.0)
+
+    new = make_request("new", range(10_000 + 1000 * seed, 10_000 + 1000 * seed + BLOCKS))
+
+    assert scheduler.schedule(new, 0.0).record.decision.worker == NAMES[-1]

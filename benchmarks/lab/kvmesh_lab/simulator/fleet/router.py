@@ -239,7 +239,7 @@ class FleetRouter:
         wanted = self._wanted(errand, named)
         if errand.moving:
             wanted = decode_request(wanted)
-        if wanted.turn is None and not (self._binding.bounded or self._binding.waiting):
+        if wanted.turn is None and self._binding.limit_ms(wanted.targets) == inf:
             chosen = self.scheduler.schedule(wanted, now).record.decision
             if self.decided is not None:
                 self.decided(chosen)

@@ -1,4 +1,5 @@
 import random
+from math import inf
 from typing import Final
 
 import pytest
@@ -287,3 +288,37 @@ def test_what_a_turn_waits_for_its_program_counts_for_its_targets() -> None:
     assert binding.ask(make_request("r2", turn=turn), 5.0) is None
     assert scheduler.slo.waited_ms("r1", 7.0) == pytest.approx(2000.0)
     assert [*scheduler.slo.open] == ["r1"]
+
+
+def test_without_a_bound_targets_hold_what_they_let_wait_and_nobody_else() -> None:
+    scheduler = make_scheduler(W1)
+    binding = make_binding(scheduler, max_backlog_ms=0.0)
+    soon = Targets(ttft_ms=2_000.0)
+    busy = make_request("busy", 1500)
+    assert binding.bound_ms("") == inf
+    assert isinstance(binding.ask(busy, 0.0), Placed)
+
+    assert binding.bound_ms("", soon) == 1_000.0
+    assert binding.ask(make_request("long", 200, 2, targets=soon), 0.0) is None
+    assert binding.ask(make_request("short", 100, 3, targets=soon), 0.0) is None
+    assert isinstance(binding.ask(make_request("free", 10, 4), 0.0), Placed)
+    assert binding.bound_ms("", soon) is None
+    assert binding.expire(60.0) == []
+    assert binding.bound_ms("") == inf
+    scheduler.first_token("busy", 0.5)
+    scheduler.first_token("free", 0.5)
+
+    assert [one.request_id for one in binding.release(0.5, bool)] == ["short", "long"]
+
+
+@pytest.mark.parametrize("targets", [Targets(tpot_ms=50.0), Targets(ttft_ms=1_000.0)])
+def test_nothing_is_held_for_a_time_per_token_or_where_nothing_is_refused(
+    targets: Targets,
+) -> None:
+    scheduler = make_scheduler(W1)
+    refuses = targets.ttft_ms is None
+    scheduler.judge.options = SloOptions(0.3 if refuses else 0.0)
+    binding = make_binding(scheduler, max_backlog_ms=0.0)
+    fill(scheduler, W1, 600_000)
+
+    assert isinstance(binding.ask(make_request("r1", targets=targets), 0.0), Placed)
