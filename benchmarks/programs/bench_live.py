@@ -57,13 +57,12 @@ def follower(name: str, *flags: str) -> Peer:
     return Peer(name, command)
 
 
-def front_doors(wait_s: float) -> list[Peer]:
+def front_doors() -> list[Peer]:
     """Return what is compared, the baseline first: today's routing without turns."""
     peers = [peer for peer in all_peers() if peer.name in PEERS]
-    turns = ("--program-turns=on", f"--program-wait-s={wait_s:g}")
     return [
         follower("kvmesh, no turns", "--program-turns=off"),
-        follower("kvmesh, turns", *turns),
+        follower("kvmesh, turns", "--program-turns=on"),
         *peers,
     ]
 
@@ -185,13 +184,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--programs", type=int, default=0, help="sessions; default 2 times --live")
     parser.add_argument("--turns", type=int, default=10, help="turns of each session")
     parser.add_argument("--speed", type=float, default=20.0, help="times faster than recorded")
-    parser.add_argument("--wait-s", type=float, default=0.0, help="bound of a hold, recorded s")
     parser.add_argument("--only", default="", help="a part of the names of the front doors")
     found, rest = parser.parse_known_args(arguments)
     options = parse_options(f"{__doc__}\n{parser.format_help()}", rest)
     programs = found.programs or 2 * found.live
-    wait_s = (found.wait_s or 600.0) / found.speed
-    peers = [peer for peer in front_doors(wait_s) if found.only in peer.name]
+    peers = [peer for peer in front_doors() if found.only in peer.name]
     for peer in peers:
         if peer.command is None:
             print(f"left out: {peer.name}: {peer.missing}")

@@ -1,19 +1,21 @@
 """Agents' sessions on fleets whose caches are too small, simulated: with and without turns.
 
-    python -m benchmarks.programs.bench_programs [--cells small,wide,tight,cheap,ease] [--wait-s S]
-        [--trace claude_code_sessions.jsonl.gz] [--page FILE]
+    python -m benchmarks.programs.bench_programs [--cells small,wide,…] [--seeds 1,2,3]
+        [--routers N] [--trace claude_code_sessions.jsonl.gz] [--page FILE]
 
 Every policy gets the same sessions. Made sessions are like those of mini-swe-agent: prompts that
-grow by some hundred tokens a turn, pauses of about a second, open loop. With --trace recorded ones
-are played, too: a number of programs at a time, pauses as recorded. No router is told how long an
-answer will be, or which turn is the last. Ratios are to `kv` of the same cell. With --page the part
-of that file behind "## Measured" is written anew.
+grow by some hundred tokens a turn, pauses of about a second, open loop; beside them, in the cell
+mixed, chats of no program. With --trace recorded ones are played, too: a number of programs at a
+time, pauses as recorded. No router is told how long an answer will be, or which turn is the last.
+`infinite` are engines that evict nothing. With --page the part of that file behind "## Measured" is
+written anew.
 """
 
 import argparse
 import gzip
 import random
 from collections.abc import Sequence
+from math import isnan, nan
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -38,12 +40,14 @@ from kvmesh_lab.traces.trace import TraceRequest
 
 MEASURED: Final = "## Measured\n"
 SYSTEM_TOKENS: Final = 1800
-POLICIES: Final = (("kv", False), ("kv:lmetric", False), ("kv", True))
+INFINITE: Final = 1 << 27
+POLICIES: Final = ("kv", "kv:lmetric", "kv, turns", "infinite")
 
 
 class Cell(msgspec.Struct, frozen=True):
     """Engines of `tokens` of cache, and what they are given: `sessions` made ones, `gap_s` apart
-    in the mean, or with `live` above 0 so many recorded programs at a time.
+    in the mean, or with `live` above 0 so many recorded programs at a time; beside them `chats_s`
+    chats a second.
     """
 
     title: str
@@ -54,11 +58,13 @@ class Cell(msgspec.Struct, frozen=True):
     live: int = 0
     profile: str = "preble-70b"
     block: int = 128
+    chats_s: float = 0.0
 
 
 CELLS: Final = {
     "small": Cell("70B, 4 x 131k, made", 4, 131_072, 110, 2.0),
     "wide": Cell("70B, 8 x 131k, made", 8, 131_072, 200, 1.0),
+    "mixed": Cell("70B, 4 x 131k, made, and 10 chats/s", 4, 131_072, 110, 1.0, chats_s=10.0),
     "tight": Cell("70B, 4 x 65k, made", 4, 65_536, 80, 3.0),
     "cheap": Cell("8B, 4 x 65k, made", 4, 65_536, 110, 0.8, profile="dynamo"),
     "ease": Cell("70B, 4 x 524k, made", 4, 524_288, 110, 2.0),
@@ -70,18 +76,15 @@ RECORDED: Final = ("1M/8", "1M/16", "3M/8")
 
 
 class Row(msgspec.Struct, frozen=True):
-    """How a policy did: seconds, milliseconds of TTFT and of each token, millions of tokens."""
+    """How a policy did. `waits_s`: the latencies of a session's turns together, by session; then
+    seconds of TTFT of turns and of chats, ms of each token, and tokens computed.
+    """
 
-    session_s: float
-    session_p90_s: float
-    ttft_p50_ms: float
-    ttft_p90_ms: float
-    ttft_p99_ms: float
-    tpot_p50_ms: float
+    waits_s: dict[str, float]
+    ttfts_s: tuple[float, float, float, float]
+    chat_p99_s: float
     tpot_p90_ms: float
-    computed: float
-    turns_s: float
-    hits: float
+    computed: int
     held_s: float
 
 
@@ -108,63 +111,61 @@ def make_sessions(count: int, gap_s: float, seed: int = 1) -> list[SessionTrace]
     return made
 
 
-def infinite_tokens(requests: Sequence[TraceRequest], block: int) -> int:
-    """Return the tokens that one cache without an end would compute."""
-    seen: set[int] = set()
-    computed = 0
-    for request in requests:
-        computed += request.input_tokens - block * sum(one in seen for one in request.block_ids)
-        seen.update(request.block_ids)
-    return computed
+def make_chats(rate_s: float, until_s: float, first: int, block: int) -> list[TraceRequest]:
+    """Return chats of some 1,000 tokens that share nothing, until so many seconds."""
+    rng, at_s, made = random.Random(first), 0.0, list[TraceRequest]()
+    while (at_s := at_s + rng.expovariate(rate_s)) < until_s:
+        tokens = int(min(6000.0, max(100.0, rng.lognormvariate(6.5, 0.9))))
+        output = int(min(800.0, max(20.0, rng.lognormvariate(5.0, 0.7))))
+        begin = (1 << 40) + 1000 * len(made)
+        ids = tuple(range(begin, begin + tokens // block))
+        made.append(TraceRequest(first + len(made), 1000.0 * at_s, tokens, output, ids))
+    return made
 
 
-def play(
-    cell: Cell, requests: Sequence[TraceRequest], policy: str, turns: GovernorOptions | None
-) -> Row:
+def play(cell: Cell, requests: Sequence[TraceRequest], policy: str, routers: int = 1) -> Row:
     """Return how a policy did."""
+    tokens = INFINITE if policy == "infinite" else cell.tokens
     engine = EngineOptions(
         block_size=cell.block,
-        num_gpu_blocks=cell.tokens // cell.block + 1,
+        num_gpu_blocks=tokens // cell.block + 1,
         timing=PROFILES[cell.profile],
     )
-    options = FleetOptions(engines=cell.engines, engine=engine, tells_lengths=False, turns=turns)
+    turns = GovernorOptions() if policy.endswith("turns") else None
     fleet = SimulatedFleet(
-        options,
-        parse_policy(policy, cell.block),
+        FleetOptions(
+            engines=cell.engines, engine=engine, tells_lengths=False, turns=turns, routers=routers
+        ),
+        parse_policy(policy if ":" in policy else "kv", cell.block),
         make_requests(requests, cell.block, cell.block),
         random.Random(0),
         live=cell.live,
     )
     outcomes = [one for one in fleet.run() if one.ttft_ms is not None and not one.error]
-    spans: dict[str, tuple[float, float]] = {}
+    waits: dict[str, float] = {}
     for one in outcomes:
-        begin, end = spans.get(one.session, (one.sent_ms, 0.0))
-        spans[one.session] = min(begin, one.sent_ms), max(end, one.sent_ms + one.latency_ms)
-    sessions = sorted((end - begin) / 1000.0 for begin, end in spans.values())
-    ttfts = sorted(one.ttft_ms for one in outcomes if one.ttft_ms is not None)
+        if one.session:
+            waits[one.session] = waits.get(one.session, 0.0) + one.latency_ms / 1000.0
+    ttfts = sorted((one.ttft_ms or 0.0) / 1000.0 for one in outcomes if one.session)
+    chats = sorted((one.ttft_ms or 0.0) / 1000.0 for one in outcomes if not one.session)
     tpots = sorted(fmean(one.itl_ms) for one in outcomes if one.itl_ms)
-    prompts = sum(one.prompt_tokens for one in outcomes)
-    computed = prompts - sum(one.cached_tokens or 0 for one in outcomes)
-    ends = sorted(one.sent_ms + one.latency_ms for one in outcomes)
-    governor = fleet.routers[0].governor
-    held = 0.0
-    if governor is not None:
-        found = governor.statistics()
-        held = found.waited_s / max(1, found.released)
+    found = [one.governor.statistics() for one in fleet.routers if one.governor is not None]
     return Row(
-        session_s=fmean(sessions),
-        session_p90_s=_at(sessions, 0.9),
-        ttft_p50_ms=_at(ttfts, 0.5),
-        ttft_p90_ms=_at(ttfts, 0.9),
-        ttft_p99_ms=_at(ttfts, 0.99),
-        tpot_p50_ms=_at(tpots, 0.5),
+        waits_s=waits,
+        ttfts_s=(_at(ttfts, 0.5), _at(ttfts, 0.9), _at(ttfts, 0.99), ttfts[-1]),
+        chat_p99_s=_at(chats, 0.99) if chats else 0.0,
         tpot_p90_ms=_at(tpots, 0.9),
-        computed=computed / 1e6,
-        # The last sessions run alone: the rate is that at which nine in ten turns were done.
-        turns_s=0.9 * len(ends) / (_at(ends, 0.9) / 1000.0),
-        hits=1.0 - computed / prompts,
-        held_s=held,
+        computed=sum(
+            one.prompt_tokens - (one.cached_tokens or 0) for one in outcomes if one.session
+        ),
+        held_s=sum(one.waited_s for one in found) / max(1, sum(one.released for one in found)),
     )
+
+
+def fairness(row: Row, best: Row) -> float:
+    """Return Jain's index of how fast sessions went, each against an infinite cache."""
+    speeds = [best.waits_s[name] / waited_s for name, waited_s in row.waits_s.items()]
+    return sum(speeds) ** 2 / (len(speeds) * sum(one * one for one in speeds))
 
 
 def _at(values: Sequence[float], share: float) -> float:
@@ -172,37 +173,43 @@ def _at(values: Sequence[float], share: float) -> float:
 
 
 HEAD: Final = (
-    "| fleet | policy | session mean | session p90 | TTFT p50 / p90 / p99 s | TPOT p50 / p90 ms | "
-    "computed | turns/s | hits | computed, infinite cache = 1 | mean hold s |\n" + "|---" * 11 + "|"
+    "| fleet | policy | waiting of a session, s | share won | TTFT p50 / p90 / p99 / longest, s "
+    "| TPOT p90, ms | computed, infinite = 1 | Jain | chats' TTFT p99, s | mean hold, s |\n"
+    + "|---" * 10
+    + "|"
 )
 
 
-def lines(cell: Cell, requests: Sequence[TraceRequest], wait_s: float) -> list[str]:
-    """Return a table's rows of a cell: absolute for the first policy, then ratios to it."""
-    least = infinite_tokens(requests, cell.block) / 1e6
+def lines(cell: Cell, seeds: Sequence[Sequence[TraceRequest]], routers: int) -> list[str]:
+    """Return a table's rows of a cell, means over `seeds`: the share of the waiting between the
+    first policy and the last that each has won, with its spread.
+    """
+    rows = {name: [play(cell, one, name, routers) for one in seeds] for name in POLICIES}
+    worst, best = rows[POLICIES[0]], rows[POLICIES[-1]]
     made: list[str] = []
-    first: Row | None = None
-    for policy, governed in POLICIES:
-        turns = GovernorOptions(max_wait_s=wait_s) if governed else None
-        row = play(cell, requests, policy, turns)
-        first = first or row
-        name = f"{policy}, turns, at most {wait_s:g} s" if governed else policy
-        ttfts = " / ".join(
-            f"{one / 1000.0:.2f}" for one in (row.ttft_p50_ms, row.ttft_p90_ms, row.ttft_p99_ms)
-        )
-        tpots = f"{row.tpot_p50_ms:.0f} / {row.tpot_p90_ms:.0f}"
+    for name, found in rows.items():
+        waits = [fmean(one.waits_s.values()) for one in found]
+        shares: list[float] = []
+        for waited_s, low, high in zip(waits, worst, best, strict=True):
+            most_s, least_s = fmean(low.waits_s.values()), fmean(high.waits_s.values())
+            gap_s = most_s - least_s
+            shares.append((most_s - waited_s) / gap_s if gap_s > 0.01 * least_s else nan)
+        share = fmean(shares)
+        spread = (max(shares) - min(shares)) / 2.0
+        won = "-" if isnan(share) else f"{share:.2f}" + (f" ± {spread:.2f}" if shares[1:] else "")
+        pairs = list(zip(found, best, strict=True))
+        ttfts = (fmean(one) for one in zip(*(one.ttfts_s for one in found), strict=True))
         columns = (
             cell.title,
             name,
-            f"{row.session_s:,.0f} s ({row.session_s / first.session_s:.2f})",
-            f"{row.session_p90_s:,.0f} s ({row.session_p90_s / first.session_p90_s:.2f})",
-            ttfts,
-            f"{tpots} ({row.tpot_p90_ms / first.tpot_p90_ms:.2f})",
-            f"{row.computed:.1f} M ({row.computed / first.computed:.2f})",
-            f"{row.turns_s:.2f} ({row.turns_s / first.turns_s:.2f})",
-            f"{row.hits:.3f}",
-            f"{row.computed / least:.2f}",
-            f"{row.held_s:.1f}",
+            f"{fmean(waits):,.0f}",
+            won,
+            " / ".join(f"{one:.1f}" for one in ttfts),
+            f"{fmean(one.tpot_p90_ms for one in found):.0f}",
+            f"{fmean(one.computed / other.computed for one, other in pairs):.2f}",
+            f"{fmean(fairness(one, other) for one, other in pairs):.2f}",
+            f"{fmean(one.chat_p99_s for one in found):.1f}" if cell.chats_s else "-",
+            f"{fmean(one.held_s for one in found):.1f}",
         )
         made.append("| " + " | ".join(columns) + " |")
         print(made[-1], flush=True)
@@ -212,8 +219,9 @@ def lines(cell: Cell, requests: Sequence[TraceRequest], wait_s: float) -> list[s
 def main(argv: Sequence[str] | None = None) -> None:
     """Play the cells that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cells", default="small,wide,tight,cheap,ease")
-    parser.add_argument("--wait-s", type=float, default=GovernorOptions().max_wait_s)
+    parser.add_argument("--cells", default="small,wide,mixed,tight,cheap,ease")
+    parser.add_argument("--seeds", default="1,2,3", help="of made sessions; recorded ones have one")
+    parser.add_argument("--routers", type=int, default=1)
     parser.add_argument("--trace", type=Path)
     parser.add_argument("--page", type=Path)
     options = parser.parse_args(argv)
@@ -224,12 +232,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(HEAD, flush=True)
     table = [HEAD]
     for name in names:
-        cell = CELLS[name]
+        cell, seeds = CELLS[name], list[list[TraceRequest]]()
         if name in RECORDED:
             sessions = choose_programs(recorded, programs=cell.sessions)
+            seeds.append(list(requests_of(sessions, cell.block)))
         else:
-            sessions = make_sessions(cell.sessions, cell.gap_s)
-        table += lines(cell, requests_of(sessions, cell.block), options.wait_s)
+            for seed in map(int, options.seeds.split(",")):
+                requests = list(
+                    requests_of(make_sessions(cell.sessions, cell.gap_s, seed), cell.block)
+                )
+                if cell.chats_s:
+                    last_s = max(one.timestamp_ms for one in requests) / 1000.0 + 120.0
+                    requests += make_chats(cell.chats_s, last_s, len(requests), cell.block)
+                    requests.sort(key=lambda one: one.timestamp_ms)
+                seeds.append(requests)
+        table += lines(cell, seeds, options.routers)
     if options.page is not None:
         head, found, _ = options.page.read_text(encoding="utf-8").partition(MEASURED)
         assert found, f"{options.page} has no line {MEASURED!r}"

@@ -158,7 +158,7 @@ def pause(seconds: float) -> None:
 
 def test_governed_agents_keep_the_caches_that_others_lose(engine: Engine, tmp_path: Path) -> None:
     without = play(engine, tmp_path, "without", "--program-turns", "off")
-    turns = play(engine, tmp_path, "turns", "--program-turns", "on", "--program-wait-s", "120")
+    turns = play(engine, tmp_path, "turns", "--program-turns", "on")
 
     print(  # noqa: T201 - the figures are the point
         f"\n{AGENTS} agents, {TURNS} turns of {FIRST_TOKENS} to "
