@@ -14,6 +14,7 @@ from kvmesh.core.programs.ends import TurnsLeft
 from kvmesh.core.programs.pauses import Pause, PauseModel
 from kvmesh.core.programs.pricing import Pace, kept_s
 from kvmesh.core.programs.seats import Seat, Seats
+from kvmesh.core.programs.swaps import Swaps
 from kvmesh.core.programs.table import (
     MAX_SERVED,
     Agent,
@@ -91,7 +92,7 @@ class Bookkeeper:
         self._seats = Seats(self._limit)
         self._elsewhere: dict[str, int] = {}
         self._elsewhere_tokens = 0
-        self._swaps: dict[WorkerId, float] = {}
+        self._swaps = Swaps(self._prefill_ms)
         self._others: dict[WorkerId, float] = {}
         self._measured_s = -inf
         self._changed = True
@@ -154,7 +155,7 @@ class Bookkeeper:
             agent.worker = None
             self._publish(agent)
         self._pace.forget(worker)
-        self._swaps.pop(worker, None)
+        self._swaps.forget(worker)
         self._changed = True
 
     def receive(self, key: str, record: AgentRecord, now: float) -> str:
@@ -181,8 +182,8 @@ class Bookkeeper:
         agent.since_s = now - record.since_s
         agent.keep_s = record.keep_s
         agent.late_s = now - record.late_s if record.late_s >= 0.0 else -inf
-        if agent.worker is not None and agent.late_s > self._swaps.get(agent.worker, -inf):
-            self._swaps[agent.worker] = agent.late_s
+        if agent.worker is not None:
+            self._swaps.note(agent.worker, agent.late_s)
         self._drop_elsewhere(key)
         if agent.phase == "running" or agent.running:
             self._seats.take(agent, inf)

@@ -28,14 +28,6 @@ from kvmesh.core.programs.turn import Grant, Turn
 
 ANYWHERE: Final = Grant()
 
-SWAP: Final = 16.0
-"""A turn goes to an engine whatever it evicts, if it waited, and the engine had no other such turn,
-for so many times as long as computing its context takes there.
-
-Of 4, 8, 12 and 16 the one with the most waiting won at six cells of the simulator
-(docs/measured/programs-cost.md); without an end one turn waits for two hours.
-"""
-
 SMALL_SHARE: Final = 0.01
 """What needs less of a cache is never held."""
 
@@ -133,7 +125,10 @@ class Governor(Bookkeeper):
         agent.enter("waiting", now)
         self._publish(agent)
         self.waiting[turn.request_id] = turn
-        bound_s = self._bound_s(turn, among, now)
+        workers = self._fleet.workers(now) if among is None else among
+        before = self._waiting_tokens + self._elsewhere_tokens
+        bound_s = self._swaps.bound_s(before, turn.prompt_tokens, workers)
+        bound_s = min(bound_s, turn.patience_s, self.options.max_wait_s)
         self._held[turn.request_id] = _Held(turn, now, now + bound_s, among)
         self._waiting_tokens += turn.prompt_tokens
         self._of_tenant[turn.tenant] = self._of_tenant.get(turn.tenant, 0) + 1
@@ -331,7 +326,7 @@ class Governor(Bookkeeper):
             if agent is asking:
                 seat = self._seats.find(agent.key)
                 reserved += agent.tokens - (0 if seat is None else seat.tokens)
-            late = now - agent.late_s <= self._swap_s(agent.tokens, agent.worker)
+            late = now - agent.late_s <= self._swaps.span_s(agent.tokens, agent.worker)
             standing = (not late, reserved > share, -agent.priority)
             return standing, agent.began_s, agent.key
 
@@ -344,41 +339,24 @@ class Governor(Bookkeeper):
         self._swap_due_s = inf
         longest = min(self._held.items(), key=lambda one: (one[1].since_s, one[1].turn.agent))
         request_id, held = longest
-        due_s, worker = self._due(
-            held.turn.agent, held.turn.prompt_tokens, held.since_s, held.among
-        )
-        for agent in self._waiting_elsewhere():
-            if (agent.since_s, agent.key) >= (held.since_s, held.turn.agent):
+        turn, workers = held.turn, self._fleet.workers(now)
+        agent = self.table.find(turn.agent)
+        home = None if agent is None else agent.worker
+        among = workers if held.among is None else held.among
+        due_s, worker = self._swaps.due(turn.prompt_tokens, held.since_s, among, home)
+        for other in self._waiting_elsewhere():
+            if (other.since_s, other.key) >= (held.since_s, turn.agent):
                 continue
-            lapses_s = self._due(agent.key, agent.tokens, agent.since_s, None)[0] + LAPSE_S
-            if now < lapses_s:
-                due_s = max(due_s, lapses_s)
+            lapses_s, _ = self._swaps.due(other.tokens, other.since_s, workers, None)
+            if now < lapses_s + LAPSE_S:
+                due_s = max(due_s, lapses_s + LAPSE_S)
             else:
-                self._drop_elsewhere(agent.key)
+                self._drop_elsewhere(other.key)
         if worker is None or now < due_s:
             self._swap_due_s = due_s
             return "", ANYWHERE
-        self._swaps[worker] = now
+        self._swaps.note(worker, now)
         return request_id, Grant(frozenset((worker,)))
-
-    def _due(
-        self, key: str, tokens: int, since_s: float, among: Collection[WorkerId] | None
-    ) -> tuple[float, WorkerId | None]:
-        """Return when a turn that waits longest goes whatever it evicts, and where: at home, where
-        that is as soon.
-        """
-        agent, due_s, place = self.table.find(key), inf, None
-        home = None if agent is None else agent.worker
-        for worker in self._fleet.workers(since_s) if among is None else among:
-            begin_s = max(since_s, self._swaps.get(worker, -inf))
-            one_s = begin_s + self._swap_s(tokens, worker)
-            if one_s < due_s or (one_s == due_s and worker == home):
-                due_s, place = one_s, worker
-        return due_s, place
-
-    def _swap_s(self, tokens: int, worker: WorkerId | None) -> float:
-        """Return how long a worker is left in peace for a turn that evicts others there."""
-        return 0.0 if worker is None else SWAP * tokens * self._prefill_ms(worker) / 1000.0
 
     def _waiting_elsewhere(self) -> list[Agent]:
         """Return the agents whose turns siblings hold, as far as is known."""
@@ -425,16 +403,6 @@ class Governor(Bookkeeper):
         """Take a seat at the emptiest of some workers for a moment, until routing has chosen."""
         agent.worker = min(workers, key=lambda one: (self._seats.tokens_at(one), one))
         self._seats.take(agent, now + CLAIM_S)
-
-    def _bound_s(self, turn: Turn, among: Collection[WorkerId] | None, now: float) -> float:
-        """Return how long a turn waits at most that is held now: those that wait already go before
-        it, one at a time an engine, each after `SWAP` times what computing its context takes.
-        """
-        workers = self._fleet.workers(now) if among is None else among
-        ms_per_token = max(map(self._prefill_ms, workers), default=0.0)
-        before = (self._waiting_tokens + self._elsewhere_tokens) / max(1, len(workers))
-        bound_s = SWAP * (before + turn.prompt_tokens) * ms_per_token / 1000.0
-        return min(bound_s, turn.patience_s, self.options.max_wait_s)
 
     def _until_s(self, held: _Held) -> float:
         """Return when a held turn goes whatever it evicts."""

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 
 from kvmesh.app.prompts import token_check
 from kvmesh.app.serve import placed_turns
-from kvmesh.core.programs import governor
+from kvmesh.core.programs import swaps
 from kvmesh.core.routing.program_fleet import GovernedFleet
 from kvmesh.settings.requests import ProgramSettings, StreamSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
@@ -119,7 +119,7 @@ def said_to_hold(share: float) -> Iterator[None]:
     less = patch.object(
         GovernedFleet, "capacity_tokens", lambda fleet, worker: int(true(fleet, worker) * share)
     )
-    with less, patch.object(governor, "SWAP", 1e6):
+    with less, patch.object(swaps, "SWAP", 1e6):
         yield
 
 

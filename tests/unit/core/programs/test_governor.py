@@ -2,8 +2,9 @@ from math import inf
 
 import pytest
 
-from kvmesh.core.programs.governor import LAPSE_S, LOOKED_AT, SWAP, GovernorOptions
+from kvmesh.core.programs.governor import LAPSE_S, LOOKED_AT, GovernorOptions
 from kvmesh.core.programs.pricing import LEAST_TURNOVER, WORTH
+from kvmesh.core.programs.swaps import SWAP
 from kvmesh.core.programs.turn import Grant
 from tests.unit.core.programs.program_cases import (
     W1,
