@@ -153,7 +153,7 @@ class HoldQueue:
             reason = f"all workers are behind, and priority {held.priority} does not wait"
             return self._refuse(TOO_MANY_REQUESTS, reason, shed=True)
         tokens = min(max(1, held.tokens), MOST_TOKENS)
-        until_s = now + options.max_wait_s
+        until_s = now + self._most_s
         held = msgspec.structs.replace(held, queued_s=now, tokens=tokens, until_s=until_s)
         rank = self._rank(held), next(self._serial)
         if tenant is None:
@@ -241,6 +241,13 @@ class HoldQueue:
         """Return a request that waits and its rank. Raises `KeyError` for any other."""
         return self._held[request_id]
 
+    @property
+    def _most_s(self) -> float:
+        """Return for how long a request waits at most; without a backlog to hold above only targets
+        hold, and end that themselves.
+        """
+        return self.options.max_wait_s if self.options.max_backlog_ms > 0.0 else inf
+
     def bound(self, request_id: str, until_s: float) -> float:
         """Have a request wait until `until_s` at the latest; return until when it does. Raises
         `KeyError` when it does not wait.
@@ -275,7 +282,7 @@ class HoldQueue:
         """Drop and return the requests that waited for as long as they may; answer them 503.
         O(waiting).
         """
-        limit = now - self.options.max_wait_s
+        limit = now - self._most_s
         held = [one for _, one in self._held.values()]
         late = [one for one in held if one.queued_s <= limit or one.until_s <= now]
         for one in late:

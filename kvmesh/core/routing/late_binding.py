@@ -257,8 +257,10 @@ class LateBinding:
         return verdicts
 
     def expire(self, now: float) -> list[str]:
-        """Return the ids of those that waited too long, and no longer do; targets end their own."""
-        late = [held.request_id for held in self._queue.expire(now)] if self.bounded else []
+        """Return the ids of those that waited too long, and no longer do; targets end their own,
+        but no client is kept waiting for longer than it was told.
+        """
+        late = [held.request_id for held in self._queue.expire(now)]
         for request_id in late:
             del self.waiting[request_id]
             self._turns.leave(request_id)
@@ -280,6 +282,9 @@ class LateBinding:
         """
         governor = self.governor
         if governor is None or request_id not in governor.waiting:
+            targets = self.waiting[request_id].targets
+            if not self.bounded and targets is not None and targets.ttft_ms is not None:
+                most_s = min(most_s, targets.ttft_ms / 1000.0)
             return self._queue.bound(request_id, now + most_s) - now
         return governor.most_s(request_id)
 

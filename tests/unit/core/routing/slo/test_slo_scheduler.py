@@ -305,6 +305,10 @@ def test_without_a_bound_targets_hold_what_they_let_wait_and_nobody_else() -> No
     assert binding.bound_ms("", soon) is None
     assert binding.expire(60.0) == []
     assert binding.bound_ms("") == inf
+    assert binding.ask(make_request("told", 100, 5, targets=soon), 0.1) is None
+    assert binding.bound_s("told", inf, 0.1) == pytest.approx(2.0)
+    assert binding.bound_s("told", 0.5, 0.1) == pytest.approx(0.5)
+    assert binding.expire(0.6) == ["told"]
     scheduler.first_token("busy", 0.5)
     scheduler.first_token("free", 0.5)
 
