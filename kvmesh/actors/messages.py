@@ -253,7 +253,7 @@ class RouterHeartbeat(Message, frozen=True):
     workers: Members = ()
     left_out: Names = ()
     follower: bool = False
-    policy: PolicyUpdate = NO_NEWS
+    policy: PolicyUpdate = msgspec.field(default=NO_NEWS, name="trial")  # "policy" was another
     version: VersionText = ""
     formats: Formats = FIRST
     fetches: FetchRows = ()

@@ -100,7 +100,7 @@ async def test_programs_show_who_runs_who_waits_and_who_pauses(page: Page) -> No
         second = asyncio.create_task(ask("waiting", 4))
         await expect(rows.first).to_contain_text("waits")
         await expect(rows.first).to_contain_text("nowhere")
-        await expect(rows.first).to_contain_text("at the latest")
+        await expect(rows.first).to_contain_text("waited longest")
         await expect(page.locator("#n-programs")).to_contain_text("3 live, 1 of them wait")
         await page.fill("#filter", "runs")
         await page.fill("#filter", "running")

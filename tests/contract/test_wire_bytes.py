@@ -22,6 +22,9 @@ from tests.reference.routing.peer_bookings import BookingsOfEachRecord
 GROWING = ("worker_heartbeat", "router_heartbeat", "command_", "reply_", "manifest")
 """Maps by field name: a version may add fields, others pass over them."""
 
+WITHDRAWN = {"policy"}
+"""Fields of heartbeats that are written no more: whoever reads them takes them for untold."""
+
 ALL = list(recorded())
 FIXED = [one for one in ALL if not one[1].startswith(GROWING)]
 MAPS = [one for one in ALL if one[1].startswith(GROWING)]
@@ -52,7 +55,9 @@ def test_maps_keep_every_field_in_its_place(version: str, name: str) -> None:
     before: dict[str, object] = decoder.decode(bytes_of(version, name))
     now: dict[str, object] = decoder.decode(CASES[version][name].write())
 
-    assert known_of(now, before) == before
+    known = {key: value for key, value in before.items() if key not in WITHDRAWN}
+
+    assert known_of(now, known) == known
 
 
 def known_of(now: object, before: object) -> object:

@@ -32,6 +32,7 @@ from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.disaggregation import decode_request
 from kvmesh.core.routing.overdue import patience_s
 from kvmesh.errors import NoWorkerError
+from kvmesh.settings.requests import COMMENT_S
 from kvmesh.transport.http.forward.plan import QUIET, WAIT, Forwarding, Outcome, Target, Wait
 from kvmesh.transport.http.forward.resume import Going
 from kvmesh.transport.http.upstream.client import UpstreamFailure
@@ -121,7 +122,10 @@ class RoutedRequest:
         most_s = inf if shown else REFUSED_SHARE * self._left_s(now)
         until_s = now + binding.bound_s(request_id, most_s, now)
         context.gate.wait(request_id, forwarding.scope, self._on_turn)
-        return Wait(partial(self._told, until_s), context.fixed_headers)
+        # Before long it is refused if its target cannot be met: a status says that to more clients.
+        targets = None if self._governed else request.targets
+        soon = targets is not None and (targets.ttft_ms or inf) <= COMMENT_S * 1000.0
+        return Wait(partial(self._told, until_s), context.fixed_headers, quiet=soon)
 
     def _told(self, until_s: float) -> tuple[float, float]:
         """Return for how long the request is expected to wait on, and for how long at most, s."""

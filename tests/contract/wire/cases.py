@@ -5,7 +5,7 @@ from typing import Final
 from tests.contract.wire.bookings import bookings
 from tests.contract.wire.case import WireCase
 from tests.contract.wire.grouped import grouped
-from tests.contract.wire.messages import commands, heartbeats, journal, seals
+from tests.contract.wire.messages import commands, heartbeats, journal, seals, trials
 from tests.contract.wire.programs import programs
 from tests.contract.wire.stores import names, of_stores
 
@@ -21,4 +21,5 @@ CASES: Final[dict[str, dict[str, WireCase]]] = {
         **dict(programs()),
         **dict(names()),
     },
+    "v2": dict(trials()),
 }

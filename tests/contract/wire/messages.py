@@ -39,7 +39,7 @@ from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.cost.arm_tally import Tally, Times
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
-from kvmesh.core.insight.rollout_state import PolicyUpdate, RolloutState, Step, TrialReport
+from kvmesh.core.insight.rollout_state import NO_NEWS, PolicyUpdate, RolloutState, Step, TrialReport
 from kvmesh.formats import FormatRange, Formats
 from kvmesh.transport.commands import CommandReply
 from kvmesh.transport.nats.trust.seal import Sealer, parse_seal
@@ -132,8 +132,16 @@ def heartbeats() -> Iterator[tuple[str, WireCase]]:
     yield "worker_heartbeat", of_message(worker_heartbeat())
     least = WorkerHeartbeat(WorkerId("w0"), "chat", 1, 0, "http://w:1", (), 16)
     yield "worker_heartbeat_least", of_message(least)
-    yield "router_heartbeat", of_message(router_heartbeat())
+    yield (
+        "router_heartbeat",
+        of_message(msgspec.structs.replace(router_heartbeat(), policy=NO_NEWS)),
+    )
     yield "router_heartbeat_least", of_message(RouterHeartbeat("r0", "chat", "", False, 1))
+
+
+def trials() -> Iterator[tuple[str, WireCase]]:
+    """Heartbeats that tell how a policy on trial does: in the first version another field did."""
+    yield "router_heartbeat", of_message(router_heartbeat())
 
 
 def commands() -> Iterator[tuple[str, WireCase]]:

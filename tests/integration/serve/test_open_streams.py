@@ -42,6 +42,7 @@ KEPT = {
     "Forward": 1,
     "ForwardClock": 1,
     "HttpResponseParser": 1,
+    "PassedAnswer": 1,
     "Request": 1,
     "RequestReader": 1,
     "ResponseReader": 1,
@@ -125,7 +126,7 @@ def per_stream(before: Counter[str]) -> dict[str, int]:
     ("headers", "more"),
     [
         (A_FORMULA, READ),
-        (b"", REQUEST),
+        (b"", READ),
         (TARGETS, REQUEST | INPUTS),
     ],
     ids=["dispatch", "compiled", "targets"],

@@ -396,6 +396,7 @@ class Forward:
         if scope.trace is not None and self._failure is not None:
             scope.trace.failure = self._failure.message
         del self.plan  # a cycle: the plan knows the forwarding
+        self._wait = WAIT  # and what it told of the wait, too
         try:
             if self.call is not None:
                 self.cancel()

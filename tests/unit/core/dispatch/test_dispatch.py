@@ -499,7 +499,7 @@ class Governed(Routers):
 
     def __init__(self) -> None:
         super().__init__()
-        self.governor = make_governor(SmallFleet(w1=1000, w2=1000), small_share=0.0)
+        self.governor = make_governor(SmallFleet(w1=1000, w2=1000))
         self.dispatch = Dispatch(
             self.scheduler,
             self.log,

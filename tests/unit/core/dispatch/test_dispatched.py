@@ -47,7 +47,7 @@ def test_what_was_read_is_not_plain_and_lets_its_hashes_go() -> None:
 
 def test_the_turn_of_what_was_placed_begins_and_ends() -> None:
     dispatch = dispatch_to("w")
-    governor = make_governor(SmallFleet(w=10_000), small_share=0.0)
+    governor = make_governor(SmallFleet(w=10_000))
     dispatch.turns.governor = governor
     placed, turn = placed_by(dispatch), make_turn("a", 100)
 
