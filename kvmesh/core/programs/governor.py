@@ -193,6 +193,7 @@ class Governor(Bookkeeper):
             return []
         self._changed = False
         self.measure_others(now)
+        self._seats.expire(now)  # a claim that ends now is made anew, before others look
         released: list[tuple[str, Grant]] = []
         vain = 0
         swapped, place = self._swap(now)

@@ -374,3 +374,42 @@ def test_a_glance_at_the_caches_lasts_a_second() -> None:
     assert governor.passes(key("a"), 400, 0.5)
     governor.chosen(make_turn("a", 40), W1, 0.5)
     assert not governor.passes(key("b"), 400, 2.0)
+
+
+def test_a_siblings_later_turn_delays_none_and_one_that_was_forgotten_claims_none() -> None:
+    one, two = (make_governor(quick_fleet(), max_wait_s=inf) for _ in range(2))
+    take(two, "a", 700, 0.0)
+    take(one, "a", 700, 0.0)
+    two.ask(make_turn("b", 700), 1.0)
+    one.ask(make_turn("later", 700), 2.0)
+    for name, agent in one.updates.items():
+        two.receive(name, agent.record(2.0), 2.0)
+
+    assert two.release(SWAPPED_S) == two.release(SWAPPED_S + 0.5) == []
+    two.table.remove(key("later"))
+    assert [name for name, _ in two.release(1.0 + SWAPPED_S)] == ["b/1"]
+
+
+def test_what_is_claimed_for_a_sibling_is_claimed_once() -> None:
+    one, two = (make_governor(quick_fleet(w2=1000), max_wait_s=inf) for _ in range(2))
+    for name, worker in (("a", W1), ("c", W2)):
+        for governor in (one, two):
+            governor.chosen(make_turn(name, 700), worker, 0.0)
+    one.ask(make_turn("old", 700), 1.0)
+    for name, agent in one.updates.items():
+        two.receive(name, agent.record(1.0), 1.0)
+    two.ask(make_turn("young", 700), 2.0)
+    two.ended(make_turn("c", 700, final=True), make_end(W2), 3.0)
+
+    assert two.release(3.0) == two.release(3.5) == []
+    assert [name for name, _ in two.release(4.0)] == []
+
+
+def test_when_turns_are_switched_off_all_that_wait_go() -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+    take(governor, "a", 700, 0.0)
+    governor.ask(make_turn("b", 700), 1.0)
+
+    governor.change(GovernorOptions(turns=False))
+
+    assert [name for name, _ in governor.release(1.5)] == ["b/1"]
