@@ -63,7 +63,6 @@ def test_programs_take_turns_and_engines_are_reminded(tmp_path: Path, *, reporte
         re_touch=True,
         tell_final=reported,
         tell_output_lengths=reported,
-        program_wait_s=200.0,
     )
 
     assert found["programs"]["finished"] == 8
