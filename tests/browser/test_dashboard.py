@@ -11,6 +11,7 @@ import httpx
 import msgspec
 import pytest
 
+from kvmesh.core.programs import swaps
 from kvmesh.settings.roles import CostSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.browser.needs import WHY_NOT
@@ -84,7 +85,10 @@ async def test_it_loads_and_shows_requests_as_they_come(
     assert await page.title() == "kvmesh · default-0"
 
 
-async def test_programs_show_who_runs_who_waits_and_who_pauses(page: Page) -> None:
+async def test_programs_show_who_runs_who_waits_and_who_pauses(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swaps, "SWAP", 1e6)  # else it waits for no longer than a look at the page
     async with slow_fleet() as (client, ask):
         await page.goto(f"{client.base_url}/")
         await expect(page.locator("#link")).to_have_text("live")
