@@ -38,10 +38,11 @@ async def test_blocks_are_found_and_no_two_routers_hash_alike(engine: Mocker) ->
             httpx.AsyncClient(base_url=url, timeout=60) as client,
         ):
             overlap = 0
-            while not overlap:  # the engine's events are on their way
+            held = 0
+            while not (overlap and held):  # the engine's events are on their way
                 got = await client.post("/v1/completions", json=BODY)
                 overlap = int(got.headers["x-kvmesh-overlap-blocks"])
-            held = server.index.blocks(WorkerId("w0"))
+                held = server.index.blocks(WorkerId("w0"))
             ready = (await client.get("/ready")).json()
             packed = {"content-type": "application/octet-stream"}
             ids = await client.post(
