@@ -196,9 +196,12 @@ class Governor(Bookkeeper):
         self._seats.expire(now)  # a claim that ends now is made anew, before others look
         released: list[tuple[str, Grant]] = []
         vain = 0
-        swapped, place = self._swap(now)
+        elsewhere = self._waiting_elsewhere()
+        swapped, place = self._swap(elsewhere, now)
         # Agents of one moment are told apart by their keys, so that all replicas agree.
-        queue = sorted(self._queue(now, swapped), key=lambda one: (one[0], one[2].key, one[1]))
+        queue = sorted(
+            self._queue(elsewhere, swapped, now), key=lambda one: (one[0], one[2].key, one[1])
+        )
         for _, request_id, agent in queue:
             held = self._held.get(request_id)
             if held is None:
@@ -333,9 +336,9 @@ class Governor(Bookkeeper):
 
         return rank
 
-    def _swap(self, now: float) -> tuple[str, Grant]:
+    def _swap(self, elsewhere: list[Agent], now: float) -> tuple[str, Grant]:
         """Return which held turn goes now whatever it evicts, and where, "" for none: of all that
-        wait, here and at siblings, the one that waits longest, if it waits here.
+        wait, here and `elsewhere`, the one that waits longest, if it waits here.
         """
         self._swap_due_s = inf
         longest = min(self._held.items(), key=lambda one: (one[1].since_s, one[1].turn.agent))
@@ -345,7 +348,7 @@ class Governor(Bookkeeper):
         home = None if agent is None else agent.worker
         among = workers if held.among is None else held.among
         due_s, worker = self._swaps.due(turn.prompt_tokens, held.since_s, among, home)
-        for other in self._waiting_elsewhere():
+        for other in elsewhere:
             if (other.since_s, other.key) >= (held.since_s, turn.agent):
                 continue
             lapses_s, _ = self._swaps.due(other.tokens, other.since_s, workers, None)
@@ -370,7 +373,9 @@ class Governor(Bookkeeper):
                 waiting.append(agent)
         return waiting
 
-    def _queue(self, now: float, swapped: str) -> list[tuple[tuple[float, ...], str, Agent]]:
+    def _queue(
+        self, elsewhere: list[Agent], swapped: str, now: float
+    ) -> list[tuple[tuple[float, ...], str, Agent]]:
         """Return who waits, here and at siblings, with its place in the order."""
         tenants = self._seats.tenants
         queue: list[tuple[tuple[float, ...], str, Agent]] = []
@@ -384,7 +389,8 @@ class Governor(Bookkeeper):
             queue.append((self._place_of(agent, tenants, late=late), request_id, agent))
         return queue + [
             (self._place_of(agent, tenants, late=False), "", agent)
-            for agent in self._waiting_elsewhere()
+            for agent in elsewhere
+            if agent.key in self._elsewhere  # else it has lapsed
         ]
 
     def _place_of(self, agent: Agent, tenants: dict[str, int], *, late: bool) -> tuple[float, ...]:

@@ -5,8 +5,6 @@ else than the tokenizer cuts it shows.
 """
 
 import json
-from datetime import UTC, datetime
-from functools import cache
 from typing import Any
 
 from hypothesis import given
@@ -15,13 +13,16 @@ from hypothesis import strategies as st
 from kvmesh._native import scan
 from kvmesh.core.chat.chat import ChatInput, KnownMessage
 from kvmesh.core.chat.known_chats import KnownChats
-from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.engines.registry import EngineKind, engine_of
-from kvmesh.core.prompts.hf_tokenizer import HfTokenizer
-from kvmesh.core.prompts.segment_cache import AddedToken
-from kvmesh.core.prompts.tokenizer_facts import TextBackend, TokenizerOptions
 from kvmesh.errors import RequestError
-from tests.property.prompts.test_plain_chats import MARKS, TEMPLATES, VOCABULARIES, chunks
+from tests.property.prompts.test_plain_chats import (
+    MARKS,
+    TEMPLATES,
+    VOCABULARIES,
+    chunks,
+    template,
+    tokenizer,
+)
 
 SAID = "{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ m.tool_calls ~ '<|im_end|>' }}"
 ABOUT = {
@@ -102,23 +103,6 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
-@cache
-def template(name: str) -> ChatTemplate:
-    special = {"bos_token": "<s>", "eos_token": "</s>"}
-    return ChatTemplate(
-        FORMS[name], special, lambda: datetime(2026, 1, 2, tzinfo=UTC), origin="test"
-    )
-
-
-@cache
-def tokenizer(name: str, engine: EngineKind, vocabulary: str) -> HfTokenizer:
-    added = tuple(AddedToken(text, normalized=False) for text in VOCABULARIES[vocabulary])
-    backend = TextBackend(
-        *("chunks", "", 1 << 32, added), lambda texts: chunks(vocabulary, texts), str, b"", b"E", 99
-    )
-    return HfTokenizer("m", backend, {"default": template(name)}, TokenizerOptions(engine=engine))
-
-
 @st.composite
 def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Return bodies: each says what the one before said, and more, or something else in it."""
@@ -150,7 +134,7 @@ def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
 def test_what_was_said_before_has_the_ids_of_a_whole_rendering(
     bodies: list[dict[str, Any]], name: str, engine: EngineKind, vocabulary: str
 ) -> None:
-    packer = tokenizer(name, engine, vocabulary)
+    packer = tokenizer(FORMS[name], engine, vocabulary)
     known = KnownChats(1 << 20)
     for body in bodies:
         body_bytes = json.dumps(body).encode()
@@ -159,8 +143,8 @@ def test_what_was_said_before_has_the_ids_of_a_whole_rendering(
         assert found is not None
         chat = found[1]
         try:
-            call = engine_of(engine).chat(ChatInput.from_body(body_bytes), template(name))
-            expected = chunks(vocabulary, [template(name).render(call)])[0]
+            call = engine_of(engine).chat(ChatInput.from_body(body_bytes), template(FORMS[name]))
+            expected = chunks(vocabulary, [template(FORMS[name]).render(call)])[0]
             if call.suffix:
                 expected += chunks(vocabulary, [call.suffix])[0] + b"E"
         except RequestError as error:

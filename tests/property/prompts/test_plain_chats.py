@@ -122,27 +122,25 @@ def chunks(vocabulary: str, texts: Sequence[str]) -> list[bytes]:
 
 
 @cache
-def template(name: str) -> ChatTemplate:
+def template(source: str) -> ChatTemplate:
     special = {"bos_token": "<s>", "eos_token": "</s>"}
-    return ChatTemplate(
-        TEMPLATES[name], special, lambda: datetime(2026, 1, 2, tzinfo=UTC), origin="test"
-    )
+    return ChatTemplate(source, special, lambda: datetime(2026, 1, 2, tzinfo=UTC), origin="test")
 
 
 @cache
-def tokenizer(name: str, engine: EngineKind, vocabulary: str) -> HfTokenizer:
+def tokenizer(source: str, engine: EngineKind, vocabulary: str) -> HfTokenizer:
     added = tuple(AddedToken(text, normalized=False) for text in VOCABULARIES[vocabulary])
     backend = TextBackend(
         *("chunks", "", 1 << 32, added), lambda texts: chunks(vocabulary, texts), str, b"", b"E", 99
     )
-    return HfTokenizer("m", backend, {"default": template(name)}, TokenizerOptions(engine=engine))
+    return HfTokenizer("m", backend, {"default": template(source)}, TokenizerOptions(engine=engine))
 
 
 def rendered(name: str, engine: EngineKind, vocabulary: str, chat: ChatInput) -> bytes | str:
     """Return the ids of the whole rendered text, or the client's error."""
     try:
-        call = engine_of(engine).chat(chat, template(name))
-        text, suffix = chunks(vocabulary, [template(name).render(call), call.suffix])
+        call = engine_of(engine).chat(chat, template(TEMPLATES[name]))
+        text, suffix = chunks(vocabulary, [template(TEMPLATES[name]).render(call), call.suffix])
     except RequestError as error:
         return str(error)
     return text + (suffix + b"E" if call.suffix else b"")
@@ -155,7 +153,7 @@ def test_ids_are_those_of_the_rendered_chat(
     name: str, engine: EngineKind, data: st.DataObject
 ) -> None:
     vocabulary = data.draw(st.sampled_from(list(VOCABULARIES)))
-    subject = tokenizer(name, engine, vocabulary)
+    subject = tokenizer(TEMPLATES[name], engine, vocabulary)
     roles = data.draw(ROLES)
     fields = {
         "messages": [{"role": role, "content": data.draw(CONTENT)} for role in roles],
@@ -189,7 +187,7 @@ def test_plain_chats_of_usual_templates_are_not_rendered(name: str, engine: Engi
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_parts_that_an_engine_makes_strings_of_are_not_rendered(engine: EngineKind) -> None:
     name = next(iter(FORMS))
-    subject = tokenizer.__wrapped__(name, engine, "special")
+    subject = tokenizer.__wrapped__(TEMPLATES[name], engine, "special")
     part = {"type": "text", "text": "Question 1"}
     fields = {"messages": [{"role": "user", "content": [part]}]}
     chat = ChatInput.from_body(msgspec.json.encode(fields))

@@ -48,6 +48,14 @@ class Parts:
             assert traced is not None
             ring.add(TraceRow(at_s, at_s, 300, 8, WorkerId("a"), traced), at_s)
 
+    def play_with(self, code: str) -> None:
+        """Begin a trial, and have the first window played by a child that runs `code`."""
+        self.trial.child = SearchChild(("-c", code))
+        self.share.change(CHANGE)
+        self.trial.check()
+        self.play()
+        self.trial.check()
+
     def simulated(self) -> Verdict | None:
         return self.share.rollout.simulated
 
@@ -74,11 +82,7 @@ async def test_the_candidate_is_played_on_what_ends_in_the_first_window(
 
 async def test_a_simulator_that_fails_lets_the_change_go_on(eventually: Eventually) -> None:
     parts = Parts()
-    parts.trial.child = SearchChild(("-c", "raise SystemExit('out of luck')"))
-    parts.share.change(CHANGE)
-    parts.trial.check()
-    parts.play()
-    parts.trial.check()
+    parts.play_with("raise SystemExit('out of luck')")
     await eventually(lambda: parts.simulated() is not None)
 
     found = parts.simulated()
@@ -90,11 +94,7 @@ async def test_what_was_played_for_a_change_that_is_over_says_nothing_of_the_nex
     eventually: Eventually,
 ) -> None:
     parts = Parts()
-    parts.trial.child = SearchChild(("-c", "raise SystemExit('late')"))
-    parts.share.change(CHANGE)
-    parts.trial.check()
-    parts.play()
-    parts.trial.check()
+    parts.play_with("raise SystemExit('late')")
     parts.share.give_up("asked for")
     parts.share.change(CHANGE)
     await eventually(lambda: not parts.trial._jobs)
@@ -115,11 +115,7 @@ async def test_only_the_replica_that_leads_plays_and_only_in_the_first_window() 
 
 async def test_what_is_played_ends_with_the_router(eventually: Eventually) -> None:
     parts = Parts()
-    parts.trial.child = SearchChild(("-c", "import time; time.sleep(60)"))
-    parts.share.change(CHANGE)
-    parts.trial.check()
-    parts.play()
-    parts.trial.check()
+    parts.play_with("import time; time.sleep(60)")
     await eventually(lambda: parts.trial.child._process is not None)
 
     await parts.trial.close()
