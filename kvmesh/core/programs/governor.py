@@ -198,11 +198,7 @@ class Governor(Bookkeeper):
         vain = 0
         elsewhere = self._waiting_elsewhere()
         swapped, place = self._swap(elsewhere, now)
-        # Agents of one moment are told apart by their keys, so that all replicas agree.
-        queue = sorted(
-            self._queue(elsewhere, swapped, now), key=lambda one: (one[0], one[2].key, one[1])
-        )
-        for _, request_id, agent in queue:
+        for request_id, agent in self._queue(elsewhere, swapped, now):
             held = self._held.get(request_id)
             if held is None:
                 self._claim(agent, now)
@@ -373,10 +369,10 @@ class Governor(Bookkeeper):
                 waiting.append(agent)
         return waiting
 
-    def _queue(
-        self, elsewhere: list[Agent], swapped: str, now: float
-    ) -> list[tuple[tuple[float, ...], str, Agent]]:
-        """Return who waits, here and at siblings, with its place in the order."""
+    def _queue(self, elsewhere: list[Agent], swapped: str, now: float) -> list[tuple[str, Agent]]:
+        """Return who waits, here ("" for the id of a sibling's request) and `elsewhere`, in order:
+        agents of one place by their keys, so that all replicas agree.
+        """
         tenants = self._seats.tenants
         queue: list[tuple[tuple[float, ...], str, Agent]] = []
         for request_id, held in list(self._held.items()):
@@ -387,11 +383,13 @@ class Governor(Bookkeeper):
                 agent.tokens = turn.prompt_tokens
             late = request_id == swapped or now >= self._until_s(held)
             queue.append((self._place_of(agent, tenants, late=late), request_id, agent))
-        return queue + [
+        queue += (
             (self._place_of(agent, tenants, late=False), "", agent)
             for agent in elsewhere
             if agent.key in self._elsewhere  # else it has lapsed
-        ]
+        )
+        queue.sort(key=lambda one: (one[0], one[2].key, one[1]))
+        return [(request_id, agent) for _, request_id, agent in queue]
 
     def _place_of(self, agent: Agent, tenants: dict[str, int], *, late: bool) -> tuple[float, ...]:
         return not late, tenants.get(agent.tenant, 0), -agent.priority, agent.began_s
