@@ -9,7 +9,7 @@ from kvmesh.app.serve.formula_file import load_formulas
 from kvmesh.core.cost.catalogue import Formulas, reweigh
 from kvmesh.core.index.tier_credit import DEFAULT_WEIGHTS, DISK, ELSEWHERE, HOST
 from kvmesh.core.members.block_sizes import DEFAULT_BLOCK_SIZE
-from kvmesh.core.programs.governor import GovernorOptions
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.model_policy import parse_model_policy
 from kvmesh.core.routing.policy import parse_policy

@@ -57,4 +57,4 @@ class ProgramWatch:
         return until_s - since_s
 
     def _longest(self, now: float) -> tuple[float, float]:
-        return min(self.governor.held_since().values(), default=(now, now))
+        return min(self.governor.waiting.since().values(), default=(now, now))

@@ -21,6 +21,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.programs.bookkeeper import Bookkeeper, Fleet
+from kvmesh.core.programs.held import GovernorOptions, HeldTurns
 from kvmesh.core.programs.pricing import LEAST_TURNOVER
 from kvmesh.core.programs.seats import Rank
 from kvmesh.core.programs.table import Agent, ProgramTable
@@ -46,21 +47,6 @@ SIZED_S: Final = 1.0
 """So long what was asked of the fleet's caches counts for whoever fits every one."""
 
 
-class GovernorOptions(msgspec.Struct, frozen=True):
-    """How programs take turns. No turn is held for longer than `max_wait_s`, inf: than follows from
-    what engines can do. An agent unused for `ttl_s` is forgotten. Beyond `max_waiting` held turns,
-    `max_waiting_per_tenant` of one tenant, others are not held.
-    """
-
-    turns: bool = True
-    max_wait_s: float = inf
-    max_agents: int = 1 << 16
-    max_agents_per_tenant: int = 1 << 14
-    max_waiting: int = 4096
-    max_waiting_per_tenant: int = 1024
-    ttl_s: float = 7200.0
-
-
 class GovernorStatistics(msgspec.Struct, frozen=True):
     """Sizes now and counts since the start. `late`: let go without room. `lost_tokens`: of
     contexts of live agents that engines evicted. `waited_s`: by all turns released, together.
@@ -77,15 +63,6 @@ class GovernorStatistics(msgspec.Struct, frozen=True):
     waited_s: float = 0.0
 
 
-class _Held(msgspec.Struct):
-    """`until_s`: its turn goes by then, whatever it evicts."""
-
-    turn: Turn
-    since_s: float
-    until_s: float
-    among: Collection[WorkerId] | None
-
-
 class Governor(Bookkeeper):
     """Grants turns, or holds them: `waiting`, by request id.
 
@@ -96,13 +73,9 @@ class Governor(Bookkeeper):
         table = ProgramTable(options.max_agents, options.max_agents_per_tenant)
         super().__init__(fleet, table, options.ttl_s)
         self.options = options
-        self.waiting: dict[str, Turn] = {}
-        self._held: dict[str, _Held] = {}
-        self._of_tenant: dict[str, int] = {}
+        self.waiting = HeldTurns(options)
         self._counts = {"held": 0, "released": 0, "late": 0}
         self._waited_s = 0.0
-        self._waiting_tokens = 0
-        self._due_s: float | None = None
         self._swap_due_s = inf
         self._sized_s = -inf
         self._easy_tokens = 0.0
@@ -120,20 +93,15 @@ class Governor(Bookkeeper):
         agent.tokens = max(agent.tokens, turn.prompt_tokens + turn.expected_output_tokens)
         grant = ANYWHERE if agent.failed else self._find_place(agent, now, among)
         agent.failed = False
-        if grant is not None or not self._may_wait(turn):
+        if grant is not None or not self.waiting.may_hold(turn):
             return grant or ANYWHERE
         agent.enter("waiting", now)
         self._publish(agent)
-        self.waiting[turn.request_id] = turn
         workers = self._fleet.workers(now) if among is None else among
-        before = self._waiting_tokens + self._elsewhere_tokens
+        before = self.waiting.tokens + self._elsewhere_tokens
         bound_s = self._swaps.bound_s(before, turn.prompt_tokens, workers)
-        bound_s = min(bound_s, turn.patience_s, self.options.max_wait_s)
-        self._held[turn.request_id] = _Held(turn, now, now + bound_s, among)
-        self._waiting_tokens += turn.prompt_tokens
-        self._of_tenant[turn.tenant] = self._of_tenant.get(turn.tenant, 0) + 1
+        self.waiting.hold(turn, bound_s, among, now)
         self._counts["held"] += 1
-        self._due_s = None
         return None
 
     def passes(self, key: str, tokens: int, now: float) -> bool:
@@ -142,7 +110,7 @@ class Governor(Bookkeeper):
         """
         if not self.options.turns:
             return True
-        if self._held:
+        if self.waiting:
             return False
         agent, seats = self.table.agents.get(key), self._seats
         if agent is not None and agent.tokens > tokens:
@@ -163,7 +131,7 @@ class Governor(Bookkeeper):
 
     def check(self, turn: Turn, now: float) -> Grant | None:
         """Return what `ask` would return, without a change of state."""
-        if not self.options.turns or not self._may_wait(turn):
+        if not self.options.turns or not self.waiting.may_hold(turn):
             return ANYWHERE
         agent = self.table.find(turn.agent)
         if agent is None:
@@ -176,7 +144,7 @@ class Governor(Bookkeeper):
 
     def cancel(self, request_id: str) -> bool:
         """Forget a held turn whose client left; False when it is not held here."""
-        held = self._let_go(request_id)
+        held = self.waiting.let_go(request_id)
         if held is None:
             return False
         agent = self.table.find(held.turn.agent)
@@ -189,7 +157,7 @@ class Governor(Bookkeeper):
         """Return the held turns whose time has come: those that go whatever they evict, then those
         of the tenant with the least reserved, by priority, the oldest programs first.
         """
-        if not self._held:
+        if not self.waiting:
             return []
         self._changed = False
         self.measure_others(now)
@@ -199,11 +167,11 @@ class Governor(Bookkeeper):
         elsewhere = self._waiting_elsewhere()
         swapped, place = self._swap(elsewhere, now)
         for request_id, agent in self._queue(elsewhere, swapped, now):
-            held = self._held.get(request_id)
+            held = self.waiting.get(request_id)
             if held is None:
                 self._claim(agent, now)
                 continue
-            late = request_id == swapped or now >= self._until_s(held)
+            late = request_id == swapped or now >= self.waiting.until_s(held)
             if vain >= LOOKED_AT and not late:
                 continue
             if late:
@@ -217,7 +185,7 @@ class Governor(Bookkeeper):
             if request_id == swapped and grant is None:
                 grant = place
             grant = grant or ANYWHERE
-            self._let_go(request_id)
+            self.waiting.let_go(request_id)
             self._counts["released"] += 1
             self._waited_s += now - held.since_s
             released.append((request_id, grant))
@@ -227,36 +195,24 @@ class Governor(Bookkeeper):
 
     def next_s(self, now: float) -> float:
         """Return when `release` must be called at the latest, inf: when something happens."""
-        if not self._held:
+        if not self.waiting:
             return inf
         if self._changed:
             return now
-        if self._due_s is None:
-            self._due_s = min(map(self._until_s, self._held.values()))
-        return min(self._due_s, self._swap_due_s, self._seats.next_s())
+        return min(self.waiting.due_s(), self._swap_due_s, self._seats.next_s())
 
     def most_s(self, request_id: str) -> float:
         """Return how long a held turn waits at most, all in all. Raises `KeyError` for another."""
-        held = self._held[request_id]
-        return self._until_s(held) - held.since_s
+        held = self.waiting[request_id]
+        return self.waiting.until_s(held) - held.since_s
 
     def change(self, options: GovernorOptions) -> None:
         """Go by other options from now on; what is held goes by them, but waits no longer."""
         self.options = options
+        self.waiting.change(options)
         self._ttl_s = options.ttl_s
         self._sized_s = -inf
-        self._due_s = None
         self._changed = True
-
-    def held_since(self) -> dict[str, tuple[float, float]]:
-        """Return since when agents wait for their turn here, and until when at most, by key: of
-        several turns the first.
-        """
-        since: dict[str, tuple[float, float]] = {}
-        for held in self._held.values():
-            one = held.since_s, self._until_s(held)
-            since[held.turn.agent] = min(since.get(held.turn.agent, one), one)
-        return since
 
     def statistics(self) -> GovernorStatistics:
         """Return sizes and counts."""
@@ -274,7 +230,7 @@ class Governor(Bookkeeper):
         self, agent: Agent, now: float, among: Collection[WorkerId] | None = None
     ) -> Grant | None:
         """Return where an agent may take its turn by the rule, None: nowhere."""
-        if not self._held and self._is_easy(agent.tokens, now):
+        if not self.waiting and self._is_easy(agent.tokens, now):
             return ANYWHERE
         self._seats.expire(now)
         seats, rank = self._seats, self._ranks(agent, now)
@@ -288,7 +244,7 @@ class Governor(Bookkeeper):
                 full = full or seats.tokens_at(worker) + agent.tokens > self._limit(worker)
             else:
                 full = True
-        if not full and not self._held:
+        if not full and not self.waiting:
             return ANYWHERE
         if agent.worker is not None and agent.worker in room:
             return Grant(frozenset((agent.worker,)))
@@ -337,8 +293,7 @@ class Governor(Bookkeeper):
         wait, here and `elsewhere`, the one that waits longest, if it waits here.
         """
         self._swap_due_s = inf
-        longest = min(self._held.items(), key=lambda one: (one[1].since_s, one[1].turn.agent))
-        request_id, held = longest
+        request_id, held = self.waiting.longest()
         turn, workers = held.turn, self._fleet.workers(now)
         agent = self.table.find(turn.agent)
         home = None if agent is None else agent.worker
@@ -375,13 +330,13 @@ class Governor(Bookkeeper):
         """
         tenants = self._seats.tenants
         queue: list[tuple[tuple[float, ...], str, Agent]] = []
-        for request_id, held in list(self._held.items()):
+        for request_id, held in list(self.waiting.items()):
             turn = held.turn
             agent = self.table.find(turn.agent)
             if agent is None:  # its place in the table went to another
                 agent = Agent(turn.agent, turn.program, turn.tenant, held.since_s)
                 agent.tokens = turn.prompt_tokens
-            late = request_id == swapped or now >= self._until_s(held)
+            late = request_id == swapped or now >= self.waiting.until_s(held)
             queue.append((self._place_of(agent, tenants, late=late), request_id, agent))
         queue += (
             (self._place_of(agent, tenants, late=False), "", agent)
@@ -408,31 +363,3 @@ class Governor(Bookkeeper):
         """Take a seat at the emptiest of some workers for a moment, until routing has chosen."""
         agent.worker = min(workers, key=lambda one: (self._seats.tokens_at(one), one))
         self._seats.take(agent, now + CLAIM_S)
-
-    def _until_s(self, held: _Held) -> float:
-        """Return when a held turn goes whatever it evicts."""
-        if not self.options.turns:
-            return -inf
-        return min(held.until_s, held.since_s + self.options.max_wait_s)
-
-    def _may_wait(self, turn: Turn) -> bool:
-        options = self.options
-        return (
-            min(options.max_wait_s, turn.patience_s) > 0.0
-            and len(self._held) < options.max_waiting
-            and self._of_tenant.get(turn.tenant, 0) < options.max_waiting_per_tenant
-            and turn.request_id not in self._held
-        )
-
-    def _let_go(self, request_id: str) -> _Held | None:
-        held = self._held.pop(request_id, None)
-        if held is None:
-            return None
-        del self.waiting[request_id]
-        self._waiting_tokens -= held.turn.prompt_tokens
-        self._due_s = None
-        tenant = held.turn.tenant
-        self._of_tenant[tenant] -= 1
-        if not self._of_tenant[tenant]:
-            del self._of_tenant[tenant]
-        return held

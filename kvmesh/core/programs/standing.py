@@ -57,10 +57,12 @@ def standing(
     now: float,
     held: Mapping[str, tuple[float, float]] | None = None,
 ) -> Standing:
-    """Return how an agent stands. `held` is what `Governor.held_since` says, if that was asked."""
+    """Return how an agent stands. `held` is what `HeldTurns.since` says, if that was asked."""
     seat = governor.seat_of(agent.key, now)
     kept_s = None if seat is None or seat.until_s == inf else max(0.0, seat.until_s - now)
-    since_s, until_s = (governor.held_since() if held is None else held).get(agent.key, (inf, inf))
+    since_s, until_s = (governor.waiting.since() if held is None else held).get(
+        agent.key, (inf, inf)
+    )
     held_s = None if since_s == inf else max(0.0, now - since_s)
     pause = governor.expect(agent, now)
     return Standing(
@@ -142,7 +144,7 @@ def standings(
             one.key,
         )
     )
-    held = governor.held_since()
+    held = governor.waiting.since()
     return [standing(governor, one, now, held) for one in agents[:most]]
 
 

@@ -16,7 +16,7 @@ def expected_wait_s(governor: Governor, request_id: str, ms_per_token: float, no
     """Return how long a held turn is expected to wait from now on: each engine computes one context
     after the other anew, a token in `ms_per_token`. O(held turns). Raises `KeyError` for another.
     """
-    turn = governor.waiting[request_id]
+    turn = governor.waiting[request_id].turn
     before = sum(1 for _ in takewhile(request_id.__ne__, governor.waiting))
     engines = max(1, len(governor.workers(now)))
     return (before + 1) * turn.prompt_tokens * ms_per_token / 1000.0 / engines

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.programs.governor import Governor, GovernorOptions
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.sharing import ABSENT_S, ProgramSharing
 from kvmesh.core.programs.table import AgentRecord
 from kvmesh.core.programs.turn import Turn, TurnEnd
@@ -99,7 +100,7 @@ class World:
     def release(self, replica: Replica) -> None:
         waiting = dict(replica.governor.waiting)
         for request_id, grant in replica.governor.release(self.now):
-            self.begin(replica, waiting[request_id], grant.workers)
+            self.begin(replica, waiting[request_id].turn, grant.workers)
 
     def flush(self, replica: Replica) -> None:
         self.log += replica.sharing.take(512, self.now, UNIX_S + self.now)
@@ -212,5 +213,5 @@ def test_no_turn_waits_beyond_the_bound_whoever_dies(seed: int) -> None:
             world.kill("r1")
         for replica in world.replicas.values():
             world.release(replica)
-            since = replica.governor.held_since().values()
+            since = replica.governor.waiting.since().values()
             assert all(world.now - one[0] < replica.governor.options.max_wait_s for one in since)

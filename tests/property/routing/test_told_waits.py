@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from kvmesh._native import Placed
 from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.programs.governor import GovernorOptions
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.core.routing.decision import RouteRequest
 from tests.unit.core.routing.test_late_binding import W1, W2, make_governed

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.programs.governor import GovernorOptions
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.touch import TouchOptions
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh_lab.replay.plan import TraceSlice

@@ -13,7 +13,8 @@ from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.index.approx import new_approx
 from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.programs.governor import Governor, GovernorOptions
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.table import ProgramTable
 from kvmesh.core.programs.touch import Touch, Touches, TouchOptions
 from kvmesh.core.programs.turn import Turn, TurnEnd

@@ -12,7 +12,8 @@ from kvmesh.app.views.program_rows import (
     merge_programs,
 )
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.programs.governor import Governor, GovernorOptions
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.turn import Turn, TurnEnd
 
 W0, W1 = WorkerId("w0"), WorkerId("w1")

@@ -3,7 +3,8 @@
 from collections.abc import Collection
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.programs.governor import Governor, GovernorOptions
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.turn import Stop, Turn, TurnEnd
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")

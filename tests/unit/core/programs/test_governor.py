@@ -2,7 +2,8 @@ from math import inf
 
 import pytest
 
-from kvmesh.core.programs.governor import LAPSE_S, LOOKED_AT, GovernorOptions
+from kvmesh.core.programs.governor import LAPSE_S, LOOKED_AT
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.pricing import LEAST_TURNOVER, WORTH
 from kvmesh.core.programs.swaps import SWAP
 from kvmesh.core.programs.turn import Grant

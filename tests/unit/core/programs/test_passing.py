@@ -98,7 +98,7 @@ def test_of_an_agent_with_two_turns_the_first_tells_how_long_it_waits() -> None:
     governor.ask(make_turn("b", 700, 1), 1.0)
     governor.ask(make_turn("b", 700, 2), 2.0)
 
-    assert governor.held_since() == {key("b"): (1.0, 31.0)}
+    assert governor.waiting.since() == {key("b"): (1.0, 31.0)}
 
 
 def test_a_reservation_is_told_until_it_ends() -> None:

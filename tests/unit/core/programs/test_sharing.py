@@ -5,7 +5,8 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.programs.bookkeeper import MOST_KEPT_S
-from kvmesh.core.programs.governor import Governor, GovernorOptions
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.shared import FORMAT, decode_update, encode_update
 from kvmesh.core.programs.sharing import ABSENT_S, MAY_BE_LOST_S, ProgramSharing
 from kvmesh.core.programs.table import Agent

@@ -15,7 +15,8 @@ from kvmesh.core.index.block_table import Groups
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.worker_info import BusyThresholds, WorkerInfo
-from kvmesh.core.programs.governor import Governor, GovernorOptions
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding, Released

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.programs.governor import GovernorOptions
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.touch import TouchOptions
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.policy import parse_policy

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kvmesh.core.programs.governor import GovernorOptions
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.timing import PROFILES

@@ -8,7 +8,7 @@ import msgspec
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.core.cost.targets import Targets
-from kvmesh.core.programs.governor import GovernorOptions
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.touch import TouchOptions
 from kvmesh.core.routing.slo.judge import SloOptions
 from kvmesh.errors import ConfigError

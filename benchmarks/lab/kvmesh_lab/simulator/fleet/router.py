@@ -30,7 +30,8 @@ from kvmesh.core.members.outcomes import (
     status_attempt,
 )
 from kvmesh.core.members.worker_info import WorkerInfo
-from kvmesh.core.programs.governor import Governor, GovernorOptions
+from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.touch import Touch, Touches, TouchOptions
 from kvmesh.core.programs.turn import Stop, Turn, TurnEnd
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
@@ -178,9 +179,9 @@ class FleetRouter:
             )
         )
 
-    def govern(self, options: GovernorOptions) -> None:
-        """Have programs take turns from now on."""
-        self.governor = self._binding.governor = Governor(options, GovernedFleet(self.scheduler))
+    def govern(self, options: GovernorOptions, rule: type[Governor] = Governor) -> None:
+        """Have programs take turns from now on, by `rule`."""
+        self.governor = self._binding.governor = rule(options, GovernedFleet(self.scheduler))
 
     def touch(self, options: TouchOptions) -> None:
         """Have contexts of paused agents touched from now on, of programs that take turns."""

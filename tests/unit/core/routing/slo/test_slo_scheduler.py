@@ -16,7 +16,7 @@ from kvmesh.core.insight.explain import view_decision
 from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.outcomes import SERVED, failed_attempt
-from kvmesh.core.programs.governor import GovernorOptions
+from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import Forecast, RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
