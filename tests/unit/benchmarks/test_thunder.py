@@ -14,7 +14,8 @@ def test_programs_that_act_are_paused_the_smallest_first_and_resumed_where_room_
     rule.ended(large, make_end(W1, output_tokens=100), 1.0)
     rule.ended(small, make_end(W2, output_tokens=100), 1.0)
     # 300 are free at the first, 200 at the second: what waits takes 500.
-    assert rule.release(5.0) == [] and rule.next_s(5.0) == 10.0
+    assert rule.release(5.0) == []
+    assert rule.next_s(5.0) == 10.0
     # The first has grown beyond its cache: it is marked, and paused behind its answer.
     assert rule.ask(make_turn("a", 950, 2), 6.0) == AT_1
     assert rule.release(10.0) == []
