@@ -29,7 +29,6 @@ LONG = {
     "app/picker/pick.py": "one state machine",
     "app/serve/routed.py": "one state machine",
     "core/programs/governor.py": "one rule",
-    "core/routing/late_binding.py": "one queue before the scheduler",
     "transport/http/forward/forwarding.py": "one state machine",
 }
 """Files of more than `MOST_LINES`, and why."""
