@@ -26,10 +26,7 @@ MOST_FILES = 50
 MOST_LINES = 400
 LEAST_LINES = 30
 LONG = {
-    "app/picker/pick.py": "one state machine",
-    "app/serve/routed.py": "one state machine",
     "core/programs/governor.py": "one rule",
-    "transport/http/forward/forwarding.py": "one state machine",
 }
 """Files of more than `MOST_LINES`, and why."""
 

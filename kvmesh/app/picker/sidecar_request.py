@@ -118,7 +118,8 @@ class SidecarRequest:
     def on_head(self, status: int) -> Headers:
         """Tell the client of both workers, or why there was but one."""
         own = self._decode.on_head(status)
-        return (*own, *report_split(self._whole, self._prefill))
+        shown = not self._decode.one.veiled
+        return (*own, *report_split(self._whole, self._prefill)) if shown else own
 
     def on_tokens(self, tokens: int) -> None:
         """Take the tokens so far; with the first the prefill is over."""

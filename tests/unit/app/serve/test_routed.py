@@ -1,6 +1,7 @@
 import random
 from collections.abc import Callable, Sequence
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,10 +53,9 @@ class StillForwarding:
     """A request on its way that nobody sends."""
 
     bound = None
-    may_hold = True
     passed = 0
     resumable = ""
-    silent_s = inf
+    exchange: Any = SimpleNamespace(silent_s=inf, request=SimpleNamespace(header=lambda _: None))
 
     def __init__(self, name: str) -> None:
         self.scope = Scope(name.encode(), lambda *_: None)
