@@ -24,7 +24,6 @@ MAX_EVENT_BYTES: Final = 1 << 20
 MAX_HELD_BYTES: Final = 1 << 16
 """An event longer than this is passed on in parts."""
 
-_ORDINARY: Final = b"data: {"
 _BLANK: Final = b"\n\n"
 _DONE: Final = b"data: [DONE]"
 _LONGEST_BLANK: Final = 3

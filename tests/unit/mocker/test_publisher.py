@@ -12,7 +12,7 @@ import zmq
 
 from kvmesh.core.engines.kv_events.event_source import END_OF_REPLAY, SourceOptions
 from kvmesh.errors import TransportError
-from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
+from kvmesh_lab.mocker.publisher import EventPublisher, ZmqPublisherOptions
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
 
 pytestmark = pytest.mark.integration
