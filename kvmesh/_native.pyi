@@ -31,7 +31,6 @@ from kvmesh.core.index.block_table import (
     IndexView,
     TableLoader,
 )
-from kvmesh.core.index.overlaps import HintIndex
 from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.trace_ring import Traced
 from kvmesh.core.insight.traffic import TrafficRow
@@ -1439,7 +1438,7 @@ class MessageFold:
         events: EventFold,
         sequences: ActiveSequences,
         speeds: Speeds,
-        hints: HintIndex | None,
+        hints: Approx | None,
         members: Mapping[str, object],
         strangers: dict[WorkerId, float],
         out: set[str],

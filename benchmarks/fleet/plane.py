@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from benchmarks.fleet.costs import PlaneCosts, RequestCosts
-from kvmesh.runtime.agenda import Agenda
+from kvmesh_lab.simulator.fleet.agenda import Agenda
 
 US = 1e-6
 

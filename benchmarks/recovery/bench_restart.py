@@ -24,8 +24,8 @@ import msgspec
 
 from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.observe import configure_logging
-from kvmesh.transport.zmq.publisher import EventPublisher
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.publisher import EventPublisher
 from tests.chaos.process import MeshProcess, fixed_ports
 
 BLOCKS_A_BATCH: Final = 4

@@ -38,7 +38,7 @@ from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
-from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
+from kvmesh_lab.mocker.publisher import EventPublisher, ZmqPublisherOptions
 
 BLOCKS, BLOCK_SIZE, HELD = 64, 16, 16
 FIELDS = ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium")

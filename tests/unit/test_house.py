@@ -25,14 +25,6 @@ REPOSITORY = Path(__file__).parents[2]
 MOST_FILES = 50
 MOST_LINES = 400
 LEAST_LINES = 30
-LONG = {
-    "app/picker/pick.py": "one state machine",
-    "app/serve/routed.py": "one state machine",
-    "core/routing/late_binding.py": "one queue before the scheduler",
-    "transport/http/forward/forwarding.py": "one state machine",
-}
-"""Files of more than `MOST_LINES`, and why."""
-
 SHORT = {
     "__main__.py": "the entry of `python -m kvmesh`",
     "app/mesh/plane.py": "the one place that knows the transport",
@@ -80,7 +72,7 @@ def test_a_file_is_no_longer_and_no_shorter_than_a_reader_wants() -> None:
     wrong: list[str] = []
     for file in files_installed():
         name, lines = file.path.relative_to(file.path.parts[0]).as_posix(), file.text.count("\n")
-        if lines > MOST_LINES and name not in LONG:
+        if lines > MOST_LINES:
             wrong.append(f"{name}: {lines} lines, more than {MOST_LINES}")
         if lines < LEAST_LINES and not file.is_package and name not in SHORT:
             wrong.append(f"{name}: {lines} lines, fewer than {LEAST_LINES}")

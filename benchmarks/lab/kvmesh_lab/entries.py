@@ -3,8 +3,8 @@
 from typing import Annotated
 
 from kvmesh.entries import load_logs
-from kvmesh.settings.mocker import MockerSettings
 from kvmesh.settings.types import Flat
+from kvmesh_lab.mocker.settings import MockerSettings
 
 
 def mocker(*, settings: Annotated[MockerSettings, Flat] | None = None) -> None:

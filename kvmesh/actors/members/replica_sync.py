@@ -92,7 +92,7 @@ class ReplicaSync:
         self._subjects = Subjects(options.namespace, options.bucket)
         self._own_subject = self._subjects.bookings(options.router)
         self._bookings = self._subjects.bookings("")
-        self._peers = PeerBookings(scheduler, options.reads.bookings)
+        self.peers = PeerBookings(scheduler, options.reads.bookings)
         self.outbox.format = options.reads.bookings.oldest
         self._readers = Readers(options.reads)
         self._all_received = False
@@ -116,13 +116,9 @@ class ReplicaSync:
             case _:
                 return self._on_rare(message, now)
 
-    def known_upto(self, peer: str) -> tuple[int, int] | None:
-        """Return the epoch and number up to which a peer is known completely, else None."""
-        return self._peers.known_upto(peer)
-
     def statistics(self) -> ReplicaSyncStatistics:
         """Return the present counts."""
-        peers = self._peers.statistics()
+        peers = self.peers.statistics()
         return ReplicaSyncStatistics(
             events_sent=self._sent,
             events_applied=peers.applied,
@@ -160,7 +156,7 @@ class ReplicaSync:
         peer = subject.removeprefix(self._bookings)
         try:
             if 0 < len(peer) < len(subject):
-                complete = self._peers.receive(peer, data, now)
+                complete = self.peers.receive(peer, data, now)
                 if complete is None:
                     return self._garbage.note(subject, "too many peers send bookings", now)
                 return () if complete else self._ask(peer, now)
@@ -224,19 +220,19 @@ class ReplicaSync:
                 return self._beat(now)
 
     def _beat(self, now: float) -> Iterable[Effect]:
-        self._peers.forget_strangers(now)
+        self.peers.forget_strangers(now)
         late_s = now - self._options.state_pause_s
         self._asked = {peer: asked_s for peer, asked_s in self._asked.items() if asked_s > late_s}
         self._sequences.renew_owner(LOCAL, now)
         for booking in self._sequences.expire(now):
             # A peer long unheard that had no news since would come back without a gap.
-            self._peers.distrust(booking.owner)
+            self.peers.distrust(booking.owner)
         self.outbox.publish_growth()
         effects = [*self._flush(), *self._log_untold()]
         effects.append(
             self._publish(self.outbox.beat(msgspec.msgpack.encode(self._ledger.publish_again())))
         )
-        effects += (effect for peer in self._peers.incomplete() for effect in self._ask(peer, now))
+        effects += (effect for peer in self.peers.incomplete() for effect in self._ask(peer, now))
         effects += self._choose_format(now)
         # A `BookingsWait` that found the mailbox full must not leave the next ones unsent.
         self.outbox.gathering = self._flushing
@@ -255,12 +251,12 @@ class ReplicaSync:
                 return (beat, Wake(HEAR_S, Tick("format")))
             case RouterSeen(heartbeat, joined):
                 peer = heartbeat.router
-                self._peers.note_alive(peer)
+                self.peers.note_alive(peer)
                 asked = self._ask(peer, now) if joined else ()
                 updates = self._readers.receive(peer, heartbeat.formats, now)
                 return (*asked, *self._choose_format(now)) if updates else asked
             case RouterGone(router):
-                self._peers.remove(router)
+                self.peers.remove(router)
                 self._asked.pop(router, None)
                 self._readers.forget(router, now)
                 return self._choose_format(now)

@@ -1,6 +1,6 @@
 """What one router replica knows of its workers, for requests and for whoever asks."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Final, Literal
 
@@ -103,6 +103,11 @@ class Router:
         out = (one for one in membership.members() if one not in usable)
         sick = (one for one in out if membership.why_not(one, now) != DRAINING)
         return tuple(islice(sick, MOST_LEFT_OUT))
+
+    def worker_at(self, url: str, failed: Collection[WorkerId]) -> WorkerId | None:
+        """Return a worker at this URL that has not `failed`, None: there is none."""
+        there = (name for name, beat in self.heartbeats.items() if beat.url == url)
+        return next((name for name in there if name not in failed), None)
 
     def workers(self) -> tuple[WorkerHeartbeat, ...]:
         """Return the last heartbeat of every worker, sorted by name."""

@@ -3,19 +3,7 @@
 from kvmesh._native import Names
 from kvmesh.core.admission.access import ROLES_HEADER, Viewer, forwarded_roles, tenant_of
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
-from kvmesh.transport.http.forward.plan import Booked, ForwardPlan
 from kvmesh.transport.http.server.request import Request
-from kvmesh.transport.http.wire.headers import Headers
-
-_ORACLES = frozenset(
-    {
-        b"x-kvmesh-overlap-blocks",
-        b"x-kvmesh-fetch-from",
-        b"x-kvmesh-prefill-worker",
-        b"x-kvmesh-whole",
-    }
-)
-"""Whether a prompt is split, or part of it fetched, depends on how much of it is cached, too."""
 
 
 class Viewers:
@@ -52,41 +40,6 @@ class Viewers:
         if self.apart or roles is None or "operate" in forwarded_roles(roles):
             return False
         return self._checked or self.of(request) is not None
-
-
-class RedactedPlan:
-    """A plan whose answers do not show how much of a prompt was cached."""
-
-    __slots__ = (
-        "_plan", "go_on", "lose", "next_target", "on_attempt_failed", "on_finish", "on_tokens",
-    )  # fmt: skip
-
-    def __init__(self, plan: ForwardPlan) -> None:
-        self._plan = plan
-        self.next_target = plan.next_target
-        self.on_attempt_failed = plan.on_attempt_failed
-        self.on_tokens = plan.on_tokens
-        self.on_finish = plan.on_finish
-        self.go_on = getattr(plan, "go_on", None)
-        self.lose = getattr(plan, "lose", None)
-
-    @property
-    def cached_tokens(self) -> int | None:
-        """Return nothing: what is cached is not this client's to know."""
-        return None
-
-    def booked(self) -> str:
-        """Return the id of the present attempt's booking, "" for none."""
-        return self._plan.booked() if isinstance(self._plan, Booked) else ""
-
-    def note_prefill(self) -> None:
-        """Tell the plan that its prefill is over."""
-        if isinstance(self._plan, Booked):
-            self._plan.note_prefill()
-
-    def on_head(self, status: int) -> Headers:
-        """Return the headers of the decision without those that show the cache."""
-        return [one for one in self._plan.on_head(status) if one[0] not in _ORACLES]
 
 
 def viewers_of(settings: RouterSettings | MetaRouterSettings, tenant_header: str) -> Viewers:

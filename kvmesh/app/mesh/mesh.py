@@ -1,15 +1,12 @@
 """A router replica's part in the mesh: the journal into the index, heartbeats in and out."""
 
-import asyncio
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from kvmesh._native import BookingOutbox
 from kvmesh.actors.engine_messages import PromptServed
 from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
 from kvmesh.actors.journal.snapshot_loader import SnapshotLoader
@@ -26,10 +23,7 @@ from kvmesh.actors.wire import encode
 from kvmesh.app.members.warning_lines import NO_USABLE_WORKER, by_reason
 from kvmesh.app.mesh.checkpoint_keeper import CheckpointKeeper
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink, Role
-from kvmesh.app.mesh.router_commands import RouterCommands
-from kvmesh.app.mesh.router_mesh import Hear
 from kvmesh.app.process.build import own_version
-from kvmesh.app.process.running import first_of
 from kvmesh.app.views.figure import Source
 from kvmesh.app.views.mesh_figures import INDEX, JOURNAL, SNAPSHOTS, UNREAD, JournalFacts
 from kvmesh.core.blocks.events import WorkerId
@@ -41,9 +35,7 @@ from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.journal.unread import Newer
 from kvmesh.core.members.worker_info import Trust
 from kvmesh.formats import OWN, Formats
-from kvmesh.observe import actor_log
 from kvmesh.ports import Handler, ObjectStore
-from kvmesh.runtime.aio import AioDriver
 from kvmesh.runtime.journal_feed import JournalFeed
 from kvmesh.runtime.storage import StorageCarrier
 from kvmesh.settings.roles import RouterSettings
@@ -106,16 +98,16 @@ class RouterMesh:
         self.link = PeerLink(settings, router, self.heartbeat, link)
         self.indexer.formats.sources.append(self._newer_stored)
         self._keeper = CheckpointKeeper(router.workers, self._fence, self.link.subjects)
-        self._driver: AioDriver | None = None
-        self._stack = contextlib.AsyncExitStack()
-        self._running: asyncio.Task[None] | None = None
-        self._commands: RouterCommands | None = None
+        self.outbox = self.link.replica_sync.outbox
+        self.post = self.link.post
+        self.share_streams = self.link.share_streams
+        self.stop = self.link.stop
 
     def why_not(self) -> str:
         """Return why no request should come; "" when all is read, heard, and a worker usable."""
         if self.draining:
             return "draining"
-        if waiting := self.link.waiting():
+        if waiting := self.link.plane.waiting():
             return waiting
         if not self.indexer.caught_up:
             return "catching up with the journal"
@@ -170,26 +162,16 @@ class RouterMesh:
     released: None = None
     """Nobody: workers publish for themselves."""
 
-    @property
-    def outbox(self) -> BookingOutbox:
-        """Return what is told of bookings, for the other replicas."""
-        return self.link.replica_sync.outbox
-
-    def post(self, message: Message) -> None:
-        """Publish a message to the other replicas."""
-        if self._driver is not None:
-            self._driver.post("replica_sync", message)
-
-    def share_streams(self, hear: Hear) -> Callable[[bytes], None]:
-        """Have what siblings tell of named streams heard; return what tells them."""
-        return self.link.share_streams(hear)
-
     def distrust(self, worker: WorkerId, distrust: Distrust) -> None:
         """Have the worker send all it holds: its answers show that the index is wrong about it."""
-        if self._driver is not None:
-            self._driver.post(
-                "indexer", Mispredicted(worker, distrust.misses, distrust.answers, distrust.again)
-            )
+        self._post(
+            "indexer", Mispredicted(worker, distrust.misses, distrust.answers, distrust.again)
+        )
+
+    def _post(self, actor: str, message: Message) -> bool:
+        """Have an actor of this replica take a message; False: it does not run yet, or is full."""
+        driver = self.link.driver
+        return driver is not None and driver.post(actor, message)
 
     def served(self, worker: WorkerId, answer: CacheHit) -> None:
         """Tell the worker's sidecar what an answer says of its engine's cache."""
@@ -204,47 +186,35 @@ class RouterMesh:
         `TransportError` or `ConfigError`.
         """
         self.advertise_url = advertise_url
-        plane, bucket = self.link.plane, self._settings.bucket
-        await self.link.connect(self._stack)
-        journal = await plane.journal(bucket)
-        driver = AioDriver(journal=journal, bus=plane.bus, log=actor_log())
-        self._driver = driver
-        for actor in (
-            *(self.link.registry, self.indexer, self._router, self.link.replica_sync),
-            self.loader,
-        ):
+        link, bucket = self.link, self._settings.bucket
+        await link.connect()
+        journal = await link.plane.journal(bucket)
+        driver = link.make_driver(journal)
+        for actor in (self.indexer, self._router, self.loader):
             driver.add(actor)
         if not self._follower:
             driver.add(self.snapshotter)
-        keys, objects = await plane.stores(bucket)
+        keys, objects = await link.plane.stores(bucket)
         storage = StorageCarrier(driver, keys, objects, journal)
-        self._stack.push_async_callback(storage.close)
+        link.stack.push_async_callback(storage.close)
         if not self._follower:
             await self._keep_checkpoints(objects)
-        await self.link.share_tables(self._stack)
+        await link.share_tables()
         feed = JournalFeed(driver)
         feed.attach(journal)
-        self._stack.push_async_callback(feed.close)
-        await self.link.listen(self._stack, driver)
-        driver.start()
-        self._running = supervise("actors", driver.run, "end")
-        self._stack.callback(driver.stop)
-        self.link.watch_silence(self._stack, driver)
+        link.stack.push_async_callback(feed.close)
         handlers: dict[type[Message], Handler] = {
             Reload: self._on_reload,
             TakeSnapshot: self._on_take,
         }
-        target = self.link.subjects.router_control(self.router_id)
-        self._commands = RouterCommands(plane, target, self, handlers)
-        self._commands.start(lambda: self.indexer.caught_up)
-        self._stack.push_async_callback(self._commands.close)
+        await link.run(self, lambda: self.indexer.caught_up, handlers)
 
     async def _keep_checkpoints(self, objects: ObjectStore) -> None:
         """Keep what sidecars know of their engines, from now on."""
         control = await self.link.plane.control()
-        self._stack.push_async_callback(control.close)
+        self.link.stack.push_async_callback(control.close)
         running = supervise("keep checkpoints", partial(self._keeper.run, control, objects))
-        self._stack.push_async_callback(end_tasks, running)
+        self.link.stack.push_async_callback(end_tasks, running)
 
     def _fence(self) -> int | None:
         """Return the fencing token of the snapshots' lease while this replica holds it."""
@@ -297,25 +267,11 @@ class RouterMesh:
         return statistics.replica.digests_compared, statistics.mismatches
 
     async def _on_reload(self, command: Reload) -> bool:
-        return self._driver is not None and self._driver.post("loader", command)
+        return self._post("loader", command)
 
     async def _on_take(self, command: TakeSnapshot) -> bool:
-        if self._driver is None or self._follower:
-            return False
-        return self._driver.post("snapshotter", command)
+        return not self._follower and self._post("snapshotter", command)
 
     async def failed(self) -> None:
         """Look after the streams until an actor or the answering of commands fails; raise that."""
-        assert self._running is not None
-        assert self._commands is not None
-        works = [asyncio.shield(self._running), self._commands.failed()]
-        if not self._follower:
-            works.append(self.link.keep_streams())
-        await first_of(*works)
-
-    async def stop(self) -> None:
-        """Leave the mesh; safe to call twice."""
-        await self._stack.aclose()
-        if self._running is not None:
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._running
+        await self.link.failed(*([] if self._follower else [self.link.keep_streams()]))

@@ -1,13 +1,15 @@
 """What ties a router replica to its siblings: heartbeats, bookings, sessions."""
 
+import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Literal
 
 import msgspec
 
+from kvmesh.actors.kernel import Message
 from kvmesh.actors.member_messages import ROUTER, WORKER
 from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
@@ -20,9 +22,11 @@ from kvmesh.app.members.silence_watch import watch_silence
 from kvmesh.app.members.warning_lines import by_reason
 from kvmesh.app.mesh.plane import event_plane, subjects_for
 from kvmesh.app.mesh.program_store import ProgramStore
-from kvmesh.app.mesh.router_mesh import Hear
+from kvmesh.app.mesh.router_commands import RouterCommands
+from kvmesh.app.mesh.router_mesh import Hear, MeshPart
 from kvmesh.app.mesh.session_store import SessionStore
 from kvmesh.app.process.build import own_version
+from kvmesh.app.process.running import first_of
 from kvmesh.app.views.figure import Source
 from kvmesh.app.views.mesh_figures import (
     BOOKINGS,
@@ -40,9 +44,11 @@ from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.programs.sharing import ProgramSharing
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.formats import OWN
+from kvmesh.observe import actor_log
+from kvmesh.ports import Handler, Journal
 from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.tasks import keep_running
+from kvmesh.tasks import keep_running, supervise
 
 Role = Literal["router", "picker", "follower"]
 """What a member that books in a bucket is: a picker is a router that only gateways ask."""
@@ -64,7 +70,8 @@ class LinkOptions(msgspec.Struct, frozen=True):
 class PeerLink:
     """The registry of replicas (and of `workers`, where they send heartbeats) and their bookings.
 
-    `epoch` is this incarnation of the replica, larger than every one before.
+    `epoch` is this incarnation of the replica, larger than every one before. `driver` runs the
+    actors of the replica once it is connected; what is open is closed with `stack`.
     """
 
     def __init__(
@@ -88,6 +95,10 @@ class PeerLink:
         self._sharing: ProgramSharing | None = None
         self._hears_streams: Hear | None = None
         self._listens = False
+        self.stack = contextlib.AsyncExitStack()
+        self.driver: AioDriver | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._commands: RouterCommands | None = None
         nobody = WorkerRegistry(Membership(), scheduler.sequences)
         self.registry = Registry(
             RegistryOptions(
@@ -142,21 +153,61 @@ class PeerLink:
             picker=picker,
         )
 
-    async def connect(self, stack: contextlib.AsyncExitStack) -> None:
-        """Open the plane until `stack` ends; waits for the server.
+    async def connect(self) -> None:
+        """Open the plane; waits for the server.
 
         Raises `ConfigError` or `TransportError` for what waiting will not cure.
         """
-        await self.plane.connect(patient=True)
-        stack.push_async_callback(self.plane.close)
-        stack.callback(self.plane.on_change(self.registry.link_health.set_connected))
+        plane = self.plane
+        await plane.connect(patient=True)
+        self.stack.push_async_callback(plane.close)
+        self.stack.callback(plane.on_change(self.registry.link_health.set_connected))
 
-    def waiting(self) -> str:
-        """Return what the start waits for; "" when it does not."""
-        return self.plane.waiting()
+    def make_driver(self, journal: Journal | None = None) -> AioDriver:
+        """Return what is to run the replica's actors, the link's own two among them."""
+        self.driver = driver = AioDriver(journal=journal, bus=self.plane.bus, log=actor_log())
+        driver.add(self.registry)
+        driver.add(self.replica_sync)
+        return driver
 
-    async def listen(self, stack: contextlib.AsyncExitStack, driver: AioDriver) -> None:
-        """Feed the two actors, which `driver` runs, until `stack` ends."""
+    def post(self, message: Message) -> None:
+        """Publish a message to the other replicas."""
+        if self.driver is not None:
+            self.driver.post(self.replica_sync.name, message)
+
+    async def run(
+        self,
+        part: MeshPart,
+        is_warm: Callable[[], bool],
+        handlers: Mapping[type[Message], Handler] = {},
+    ) -> None:
+        """Begin to listen, to run the actors and to take commands for `part` (`RouterCommands`)."""
+        stack, driver = self.stack, self.driver
+        assert driver is not None, "it is connected"
+        await self._listen(driver)
+        driver.start()
+        self._running = supervise("actors", driver.run, "end")
+        stack.callback(driver.stop)
+        self._watch_silence(driver)
+        target = self.subjects.router_control(self.router_id)
+        self._commands = RouterCommands(self.plane, target, part, self.post, handlers)
+        self._commands.start(is_warm)
+        stack.push_async_callback(self._commands.close)
+
+    async def failed(self, *others: Awaitable[None]) -> None:
+        """Wait until an actor, the answering of commands or one of `others` fails; raise that."""
+        assert self._running is not None
+        assert self._commands is not None
+        await first_of(asyncio.shield(self._running), self._commands.failed(), *others)
+
+    async def stop(self) -> None:
+        """Leave the mesh; safe to call twice."""
+        await self.stack.aclose()
+        if self._running is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+
+    async def _listen(self, driver: AioDriver) -> None:
         subjects, name = self.subjects, self.registry.name
         sync = self.replica_sync
         sync.outbox.on_first = partial(driver.post, sync.name, BookingsWait())
@@ -171,7 +222,7 @@ class PeerLink:
             subscribers.append((subjects.named_streams(), self._hears_streams))
         for pattern, deliver in subscribers:
             subscription = await self.plane.bus.subscribe(pattern, deliver)
-            stack.push_async_callback(subscription.close)
+            self.stack.push_async_callback(subscription.close)
         self._listens = True
 
     def share_streams(self, hear: Hear) -> Callable[[bytes], None]:
@@ -187,9 +238,9 @@ class PeerLink:
 
         return publish
 
-    def watch_silence(self, stack: contextlib.AsyncExitStack, driver: AioDriver) -> None:
-        """Ask over HTTP who is not heard, until `stack` ends. Siblings get no engine's key."""
-        settings, registry = self._settings.upstream, self.registry
+    def _watch_silence(self, driver: AioDriver) -> None:
+        """Ask over HTTP who is not heard. Siblings get no engine's key."""
+        settings, registry, stack = self._settings.upstream, self.registry, self.stack
         registry.link_health.set_asked()
         engines = upstream_pool(settings, registry.workers.guard)
         siblings = upstream_pool(settings, UrlGuard(), with_key=False)
@@ -212,10 +263,9 @@ class PeerLink:
             for name, beat in self.registry.silent_routers.due(now)
         ]
 
-    async def share_tables(self, stack: contextlib.AsyncExitStack) -> None:
-        """Follow the bindings of sessions and the agents of programs, where they are kept, until
-        `stack` ends.
-        """
+    async def share_tables(self) -> None:
+        """Follow the bindings of sessions and the agents of programs, where they are kept."""
+        stack = self.stack
         if self._sessions is not None:
             ttl_s = int(self._sessions.options.ttl_s)
             table = await self.plane.sessions(self._settings.bucket, ttl_s)

@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
 
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.messages import Drain, StateWanted, Status
+from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.ports import EventPlane, Handler
 from kvmesh.tasks import end_tasks, supervise
 
@@ -15,35 +15,25 @@ LATEST_S = 5.0
 WARM_POLL_S = 0.02
 
 
-class Commanded(Protocol):
-    """The router's part in its mesh, as far as any command is about it."""
-
-    draining: bool
-
-    def post(self, message: Message) -> None:
-        """Publish a message to the other replicas."""
-        ...
-
-    def describe(self) -> dict[str, object]:
-        """Return its state."""
-        ...
-
-
 class RouterCommands:
-    """Listens on `subject` for what every router takes, and for what `handlers` do besides; what
-    could go wrong is said when the router is warm, or after 5 s.
+    """Listens on `subject` for what every router takes, and for what `handlers` do besides; `post`
+    takes what a sibling asks for.
+
+    What could go wrong is said when the router is warm, or after 5 s.
     """
 
     def __init__(
         self,
         plane: EventPlane,
         subject: str,
-        mesh: Commanded,
+        mesh: MeshPart,
+        post: Callable[[Message], None],
         handlers: Mapping[type[Message], Handler] = {},
     ) -> None:
         self._plane = plane
         self._subject = subject
         self._mesh = mesh
+        self._post = post
         self._handlers: dict[type[Message], Handler] = {
             StateWanted: self._on_state_wanted,
             Drain: self._on_drain,
@@ -67,7 +57,7 @@ class RouterCommands:
             await end_tasks(self._running)
 
     async def _on_state_wanted(self, command: StateWanted) -> None:
-        self._mesh.post(command)
+        self._post(command)
 
     async def _on_drain(self, command: Drain) -> None:
         self._mesh.draining = command.draining

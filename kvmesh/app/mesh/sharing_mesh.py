@@ -1,28 +1,19 @@
 """A replica without a journal: what is cached is guessed from what it and its siblings routed."""
 
-import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from kvmesh._native import Booking, BookingOutbox
-from kvmesh.actors.kernel import Message
+from kvmesh._native import Booking
 from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.members.warning_lines import NO_USABLE_WORKER
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink, Role
-from kvmesh.app.mesh.router_commands import RouterCommands
-from kvmesh.app.mesh.router_mesh import Hear
 from kvmesh.app.mesh.static_workers import StaticWorkers
-from kvmesh.app.process.running import first_of
 from kvmesh.app.views.figure import Source
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.insight.predictions import Distrust
-from kvmesh.observe import actor_log
-from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.tasks import supervise
 
 
 class SharingMesh:
@@ -48,10 +39,10 @@ class SharingMesh:
         self._static = static
         options = LinkOptions(router_id, receives_workers=static is None, role=role)
         self.link = PeerLink(settings, router, self.heartbeat, options)
-        self._driver: AioDriver | None = None
-        self._stack = contextlib.AsyncExitStack()
-        self._running: asyncio.Task[None] | None = None
-        self._commands: RouterCommands | None = None
+        self.outbox = self.link.replica_sync.outbox
+        self.post = self.link.post
+        self.share_streams = self.link.share_streams
+        self.stop = self.link.stop
 
     def why_not(self) -> str:
         """Return why no request should come; "" when some worker may be given one.
@@ -62,7 +53,7 @@ class SharingMesh:
             return "draining"
         if self._static is not None:
             return self._static.why_not()
-        if waiting := self.link.waiting():
+        if waiting := self.link.plane.waiting():
             return waiting
         usable = self._known.membership.usable(time.monotonic())
         return "" if usable else NO_USABLE_WORKER
@@ -70,7 +61,7 @@ class SharingMesh:
     def warnings(self) -> tuple[str, ...]:
         """Return whether the plane is silent, and what else makes routing worse."""
         static = self._static.warnings() if self._static is not None else ()
-        waiting = self.link.waiting()
+        waiting = self.link.plane.waiting()
         alone = (f"{waiting}: siblings are not heard",) if waiting else ()
         return (*self.link.warnings(), *alone, *static)
 
@@ -109,23 +100,9 @@ class SharingMesh:
         return 0, 0
 
     @property
-    def outbox(self) -> BookingOutbox:
-        """Return what is told of bookings, for the other replicas."""
-        return self.link.replica_sync.outbox
-
-    def post(self, message: Message) -> None:
-        """Publish a message to the siblings."""
-        if self._driver is not None:
-            self._driver.post(self.link.replica_sync.name, message)
-
-    @property
     def released(self) -> Callable[[Booking], None] | None:
         """Return who has to know of released bookings: the engines' events must follow."""
         return self._static.released if self._static is not None else None
-
-    def share_streams(self, hear: Hear) -> Callable[[bytes], None]:
-        """Have what siblings tell of named streams heard; return what tells them."""
-        return self.link.share_streams(hear)
 
     def distrust(self, worker: WorkerId, distrust: Distrust) -> None:
         """Ignore wrong predictions: without events nothing more exact can be requested."""
@@ -142,40 +119,18 @@ class SharingMesh:
         `TransportError` or `ConfigError`.
         """
         self._url = advertise_url
-        link, stack = self.link, self._stack
+        link = self.link
         if self._static is not None:
-            stack.push_async_callback(self._static.stop)
+            link.stack.push_async_callback(self._static.stop)
             await self._static.start(advertise_url)
-        await link.connect(stack)
-        driver = AioDriver(bus=link.plane.bus, log=actor_log())
-        self._driver = driver
-        driver.add(link.registry)
-        driver.add(link.replica_sync)
+        await link.connect()
+        driver = link.make_driver()
         if self._static is None:
             driver.add(self._router)
-        await link.share_tables(stack)
-        await link.listen(stack, driver)
-        driver.start()
-        self._running = supervise("siblings", driver.run, "end")
-        stack.callback(driver.stop)
-        link.watch_silence(stack, driver)
-        target = link.subjects.router_control(link.router_id)
-        self._commands = RouterCommands(link.plane, target, self)
-        self._commands.start(lambda: not self.why_not())
-        stack.push_async_callback(self._commands.close)
+        await link.share_tables()
+        await link.run(self, lambda: not self.why_not())
 
     async def failed(self) -> None:
         """Look after the bucket of sessions until a part fails; raise what it raised."""
-        assert self._running is not None
-        assert self._commands is not None
-        parts = [asyncio.shield(self._running), self._commands.failed(), self.link.keep_streams()]
-        if self._static is not None:
-            parts.append(self._static.failed())
-        await first_of(*parts)
-
-    async def stop(self) -> None:
-        """Leave; safe to call twice."""
-        await self._stack.aclose()
-        if self._running is not None:
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._running
+        static = [] if self._static is None else [self._static.failed()]
+        await self.link.failed(self.link.keep_streams(), *static)

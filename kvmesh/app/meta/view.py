@@ -53,13 +53,13 @@ class _Rows(msgspec.Struct, frozen=True):
     decisions: list[DecisionRow]
 
 
-class _Known:
+class _Known(msgspec.Struct, eq=False):
     """One replica's last answer, and its seconds so far; `failed`: the last question got none."""
 
-    def __init__(self) -> None:
-        self.overview: Overview | None = None
-        self.answers = self.failed = False
-        self.seconds: dict[int, TrafficSecond] = {}
+    overview: Overview | None = None
+    answers: bool = False
+    failed: bool = False
+    seconds: dict[int, TrafficSecond] = {}
 
     def take(self, overview: Overview) -> None:
         self.overview = overview

@@ -10,13 +10,14 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from kvmesh.app.picker.envoy_bootstrap import encode
 from kvmesh.app.picker.envoy_options import EXAMPLE
 from kvmesh.app.views.figure_table import render_metrics
-from kvmesh.settings.mocker import MockerSettings
+from kvmesh.lab import PACKAGE, is_lab_installed, require_lab
 from kvmesh.settings.picker import PickerSettings
 from kvmesh.settings.roles import (
     MetaRouterSettings,
@@ -27,14 +28,6 @@ from kvmesh.settings.roles import (
 from kvmesh.settings.types import is_fixed
 
 Role = Literal["router", "picker", "meta-router", "worker", "mocker", "up"]
-ROLES: Mapping[Role, type] = {
-    "router": RouterSettings,
-    "picker": PickerSettings,
-    "meta-router": MetaRouterSettings,
-    "worker": WorkerSettings,
-    "mocker": MockerSettings,
-    "up": UpSettings,
-}
 WITHIN: Final[Mapping[Role, Role]] = {"picker": "router"}
 """Roles that have every setting of another one, too."""
 
@@ -53,6 +46,19 @@ def command(role: Role | Literal["all", "metrics", "envoy"]) -> None:
         sys.stdout.write(render_markdown() if role == "all" else render_toml(role))
 
 
+def find_roles() -> dict[Role, type]:
+    """Return the settings of each role that is installed; the mocker is one of the laboratory."""
+    lab = import_module(f"{PACKAGE}.mocker.settings") if is_lab_installed() else None
+    return {
+        "router": RouterSettings,
+        "picker": PickerSettings,
+        "meta-router": MetaRouterSettings,
+        "worker": WorkerSettings,
+        **({} if lab is None else {"mocker": lab.MockerSettings}),
+        "up": UpSettings,
+    }
+
+
 def render_markdown() -> str:
     """Return every role's settings as tables: flag, default, meaning."""
     lines = [
@@ -62,11 +68,12 @@ def render_markdown() -> str:
         "environment, `--name` on the command line. A switch is on as `--name`,",
         "off as `--no-name`, and takes a word, too: `--name true`, `--name false`.",
     ]
-    for role, settings in ROLES.items():
+    roles = find_roles()
+    for role, settings in roles.items():
         lines += ["", f"## kvmesh {role}"]
         known: set[str] = set()
         if whole := WITHIN.get(role):
-            known.update(name for name, _, _ in describe(ROLES[whole]))
+            known.update(name for name, _, _ in describe(roles[whole]))
             lines += [f"All settings of `kvmesh {whole}`, and:", ""]
         lines += ["| flag | default | meaning |", "|---|---|---|"]
         for name, text, default in describe(settings):
@@ -80,7 +87,9 @@ def render_markdown() -> str:
 
 def render_toml(role: Role) -> str:
     """Return the role's settings as TOML: every key commented out, at its default."""
-    settings = ROLES[role]
+    if role == "mocker":
+        require_lab("`kvmesh config mocker`")
+    settings = find_roles()[role]
     lines = [
         f"# kvmesh {role}: every setting at its default. Take the # off a line to change it.",
         f"# Use it with: kvmesh {role} --config {role}.toml; variables and flags win over it.",

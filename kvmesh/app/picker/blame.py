@@ -15,7 +15,6 @@ _VIA_UPSTREAM: Final = "via_upstream"
 _RESET: Final = "upstream_reset_before_response_started"
 _TIMEOUTS: Final = ("response_timeout", "upstream_response_timeout", "upstream_per_try_timeout")
 _CONNECTING: Final = ("connection_failure", "connection_timeout", "overflow")
-_SERVER_ERROR: Final = 500
 
 
 def read_word(

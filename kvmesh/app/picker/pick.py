@@ -21,7 +21,6 @@ from kvmesh.errors import KvMeshError
 from kvmesh.transport.extproc.messages import ResponseHeaders
 from kvmesh.transport.http.forward.endings import POISON
 from kvmesh.transport.http.forward.plan import (
-    NO_HOLD,
     ForwardOptions,
     ForwardPlan,
     Outcome,
@@ -70,8 +69,8 @@ class Pick:
     """
 
     __slots__ = (
-        "_answer", "_attempts", "_clock", "_error_body", "_exchange", "_failed", "_failure",
-        "_options", "_shared", "_watched", "bound", "origin", "plan", "scope", "status",
+        "_answer", "_attempts", "_clock", "_error_body", "_failed", "_failure",
+        "_options", "_shared", "_watched", "bound", "exchange", "origin", "plan", "scope", "status",
     )  # fmt: skip
 
     def __init__(
@@ -81,7 +80,7 @@ class Pick:
         self.origin = ""
         self.status = 0
         self.bound: str | None = None
-        self._exchange = exchange
+        self.exchange = exchange
         self._shared = shared
         self._options = options
         self.plan: ForwardPlan
@@ -99,17 +98,12 @@ class Pick:
         self.plan = plan
         self.scope.held.append(self._over)
         pool, deadline_s = self._shared.pool, self._options.deadline_s
-        if pool.poison.deaths and pool.refuses(key_of(self._exchange.request.body)):
+        if pool.poison.deaths and pool.refuses(key_of(self.exchange.request.body)):
             self._refuse(POISON, "refused")
             return
         self._take(plan.next_target())
         if deadline_s is not None and not (self.origin or self.scope.over):
             self._clock = ForwardClock(self, pool.wheel, deadline_s, None)
-
-    @property
-    def may_hold(self) -> bool:
-        """Return whether it may be held while nobody can take it."""
-        return self._exchange.request.header(NO_HOLD[0]) != NO_HOLD[1]
 
     @property
     def passed(self) -> int:
@@ -139,16 +133,11 @@ class Pick:
             self.scope.kind = "failed"
             kind, wait_s = f"upstream_{failure.kind}", RETRY_S
             problem = Problem(504, failure.describe(_CHOSEN), kind, retry_after_s=wait_s)
-            self._exchange.take_back(problem)
-
-    @property
-    def silent_s(self) -> float:
-        """Return for how long it may wait: a gateway shows its client nothing."""
-        return self._exchange.silent_s
+            self.exchange.take_back(problem)
 
     def patience_s(self) -> float:
         """Return for how long its client waits for a byte, by its own headers; infinite: untold."""
-        return patience_s(self._exchange.request)
+        return patience_s(self.exchange.request)
 
     def usage(self) -> Usage | None:
         """Return what the worker reported of its tokens, if it did."""
@@ -169,7 +158,7 @@ class Pick:
         if head.served:
             self._move(head.served)
         self.status = self.scope.status = status
-        if status != _OK or self._exchange.quiet:
+        if status != _OK or self.exchange.quiet:
             self._answer.check = None
         if status in self._options.retry_statuses and not (routed or self._failed):
             wait_s = retry_after_s(head.headers)
@@ -187,7 +176,7 @@ class Pick:
     def _reported(self, own: Headers) -> Headers:
         if self.scope.trace is not None:
             self.scope.trace.answered(own)
-        return (*own, (b"x-request-id", self._exchange.request_id))
+        return (*own, (b"x-request-id", self.exchange.request_id))
 
     def on_body(self, data: bytes) -> None:
         """Take a piece of the response's body, which is on its way to the client already."""
@@ -234,7 +223,7 @@ class Pick:
         """Learn that the request is over, and not how: its client left, or has all of it."""
         if self.status and self._answer.stream is None:
             self._finish()
-        elif self.status or self._exchange.headless:
+        elif self.status or self.exchange.headless:
             self.end_unwatched()
         else:
             self.close("client_gone")
@@ -308,7 +297,7 @@ class Pick:
         return Problem(503, failure.describe(_CHOSEN), "no_worker", retry_after_s=1)
 
     def _send(self, target: Target, endpoint: bytes) -> None:
-        exchange = self._exchange
+        exchange = self.exchange
         request = exchange.request
         self._attempts += 1
         self.origin = target.origin
@@ -339,13 +328,13 @@ class Pick:
         shared = self._shared
         if shared.unwatched is not None:
             shared.unwatched.begin(self)
-        if self._exchange.headless:
+        if self.exchange.headless:
             # Without a head it would be taken to hang.
             self.plan.on_head(0)
 
     def _let_go_of_body(self) -> None:
-        self._exchange.request.release_body()
-        self._exchange.sent_body = b""
+        self.exchange.request.release_body()
+        self.exchange.sent_body = b""
 
     def _move(self, served: str) -> None:
         """Book the request where the gateway's retry has sent it, and blame whom it left."""
@@ -373,7 +362,7 @@ class Pick:
             self._failed = True
             self._failure = failure
             if failure.stage != "before_send":
-                self._shared.pool.note_death(failure, key_of(self._exchange.request.body))
+                self._shared.pool.note_death(failure, key_of(self.exchange.request.body))
             self._failed_at(failure)
 
     def _failed_at(self, failure: UpstreamFailure) -> bool:
@@ -383,7 +372,7 @@ class Pick:
 
     def _refuse(self, problem: Problem, kind: End) -> None:
         self.scope.kind = kind
-        self._exchange.fail(problem)
+        self.exchange.fail(problem)
 
     def _stop_clock(self) -> None:
         if self._clock is not None:
@@ -398,7 +387,7 @@ class Pick:
             scope.trace.failure = self._failure.message
         self._answer.check = None
         del self.plan  # a cycle: the plan knows the forwarding
-        self._exchange.follower = None
+        self.exchange.follower = None
         self._stop_clock()
         outcome = Outcome(scope.kind, scope.status, self._attempts, self._failure, error)
         if not self._watched:

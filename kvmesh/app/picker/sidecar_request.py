@@ -1,12 +1,12 @@
 """One request whose prefill a sidecar of its decode worker asks for: both are chosen here."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.app.picker.unwatched import UnwatchedPicks
 from kvmesh.app.serve.prefill import Prefill, Sent, Splits, report_split
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
@@ -28,23 +28,11 @@ UNNAMED: Final = "unnamed worker"
 _NOBODY: Final[frozenset[WorkerId]] = frozenset()
 
 
-class Follow(Protocol):
-    """Infers when a booking is over that nobody tells the end of, and calls `ended` then."""
-
-    def follow(self, name: str, ended: Callable[[], object]) -> bool:
-        """Return whether there is such a booking."""
-        ...
-
-    def drop(self, name: str) -> None:
-        """Follow it no longer."""
-        ...
-
-
 class SidecarWay(msgspec.Struct, frozen=True):
     """How sidecars are told, and who infers what becomes of prefills."""
 
     sidecar: Sidecar
-    follow: Follow
+    follow: UnwatchedPicks
 
 
 class SidecarRequest:
@@ -118,7 +106,8 @@ class SidecarRequest:
     def on_head(self, status: int) -> Headers:
         """Tell the client of both workers, or why there was but one."""
         own = self._decode.on_head(status)
-        return (*own, *report_split(self._whole, self._prefill))
+        shown = not self._decode.one.veiled
+        return (*own, *report_split(self._whole, self._prefill)) if shown else own
 
     def on_tokens(self, tokens: int) -> None:
         """Take the tokens so far; with the first the prefill is over."""

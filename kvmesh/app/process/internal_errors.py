@@ -22,7 +22,7 @@ class InternalErrors:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._logged_s: dict[str, float] = {}
-        self._fatal: Exception | None = None
+        self.fatal: Exception | None = None
         self._ends = asyncio.Event()
 
     def handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -34,19 +34,14 @@ class InternalErrors:
             get_logger().warning("connection failed", error=str(error), where=said)
             return
         self._counts[name] += 1
-        if context.get(FATAL) and isinstance(error, Exception) and self._fatal is None:
-            self._fatal = error
+        if context.get(FATAL) and isinstance(error, Exception) and self.fatal is None:
+            self.fatal = error
             self._ends.set()
         now = loop.time()
         if now - self._logged_s.get(name, -QUIET_S) >= QUIET_S:
             self._logged_s[name] = now
             count = self._counts[name]
             get_logger().error("internal error", task=name, what=said, count=count, exc_info=error)
-
-    @property
-    def fatal(self) -> Exception | None:
-        """Return the error that ends the process; None while there is none."""
-        return self._fatal
 
     async def wait_fatal(self) -> None:
         """Return when the process shall end."""

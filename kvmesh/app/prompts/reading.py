@@ -309,14 +309,11 @@ class Reader:
         )
 
     def _adapter(self, parsed: Parsed, model: str) -> str:
-        """Return the request's adapter; of a list of them, one a prompt, the first.
+        """Return the request's adapter.
 
         Only one that a worker serves: what clients make up is not remembered in its place.
         """
-        named = parsed.lora_path
-        if isinstance(named, list):
-            named = named[0] if named else None
-        named = named or model
+        named = _first_adapter(parsed) or model
         return named if named in self._adapters else ""
 
     def follow(self, has_lookahead: Callable[[], bool]) -> None:
@@ -390,8 +387,13 @@ class Reader:
 
     def _root(self, parsed: Parsed, model: str) -> int:
         """Return the seed of the request's blocks; its adapter is in `lora_path`, or the model."""
-        lora = parsed.lora_path
-        if isinstance(lora, list):
-            lora = lora[0] if lora else None
-        lora = lora or (model if model in self._adapters else "")
+        lora = _first_adapter(parsed) or (model if model in self._adapters else "")
         return namespace_root(cache_salt=parsed.cache_salt or "", lora=lora, secret=self._secret)
+
+
+def _first_adapter(parsed: Parsed) -> str | None:
+    """Return the adapter that a request names; of a list of them, one a prompt, the first."""
+    named = parsed.lora_path
+    if isinstance(named, list):
+        return named[0] if named else None
+    return named

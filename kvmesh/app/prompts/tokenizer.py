@@ -69,10 +69,6 @@ class Tokenizer(Protocol):
         """Return the text of `ids`, special tokens left out."""
         ...
 
-    def check_ids(self, ids: Sequence[int]) -> None:
-        """Refuse an id outside the vocabulary. Raises `RequestError` naming id and position."""
-        ...
-
 
 class ModelTokenizer(Tokenizer, Protocol):
     """The tokenizer of a model directory."""

@@ -1,12 +1,12 @@
 """A router's cold paths: health, readiness, metrics, status."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.members.warning_lines import WORKERLESS, by_reason
+from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.process.place import own_place
 from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.serve.routing_context import RoutingContext
@@ -25,28 +25,6 @@ ANY_WORKERS = "workers=any"
 UNSALTED = "tenants may share its cached blocks in spite of --tenant-secret-file"
 
 
-class AdminMesh(Protocol):
-    """What the admin paths ask of the mesh."""
-
-    draining: bool
-
-    def why_not(self) -> str:
-        """Return why no request should come; "" when they may."""
-        ...
-
-    def warnings(self) -> tuple[str, ...]:
-        """Return what makes routing worse than it could be, one line each."""
-        ...
-
-    def describe(self) -> dict[str, object]:
-        """Return the part's state."""
-        ...
-
-    def figures(self) -> Iterable[Source]:
-        """Return what is counted in this part."""
-        ...
-
-
 class RouterAdmin:
     """Answers for one router replica. `check` tells whether its token ids are the engines'; `parts`
     are further fields of its status; `why_not` tells why no request should come.
@@ -55,7 +33,7 @@ class RouterAdmin:
     def __init__(
         self,
         context: RoutingContext,
-        mesh: AdminMesh,
+        mesh: MeshPart,
         check: TokenCheck,
         policy: Callable[[], PolicyRow],
     ) -> None:

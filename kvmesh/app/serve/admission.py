@@ -14,12 +14,10 @@ from kvmesh.bounds import Count, Figure, Seconds
 from kvmesh.core.admission.queue import (
     UNAVAILABLE,
     AdmissionOptions,
-    AdmissionStatistics,
     QueueFairness,
     QueuePolicy,
     Refusal,
 )
-from kvmesh.core.admission.shares import TenantShare
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.members.worker_info import NO_THRESHOLDS, BusyThresholds
 from kvmesh.core.routing.late_binding import CHECK_EVERY_S, PAUSE_S
@@ -101,6 +99,8 @@ class AdmissionGate:
         self._ledger = dispatch.scheduler.ledger
         self._publish = publish
         self._binding = dispatch.binding
+        self.statistics = dispatch.binding.queue.statistics
+        self.shares = dispatch.scheduler.ledger.shares
         self._may_weigh_all = dispatch.log.may_weigh_all
         self._clock = clock
         self._sheds_negative = settings.shed_negative
@@ -173,14 +173,6 @@ class AdmissionGate:
         """Answer 503 to all who still wait in `grace_s` seconds: the process ends."""
         self._closing_s = self._clock() + grace_s
 
-    def statistics(self) -> AdmissionStatistics:
-        """Return sizes and counts."""
-        return self._binding.statistics()
-
-    def shares(self, most: int) -> list[TenantShare]:
-        """Return what tenants were served, those that wait first."""
-        return self._ledger.shares(most)
-
     def _check_queue(self, delay_s: float) -> None:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._check)
@@ -215,14 +207,13 @@ class AdmissionGate:
 
     def _answer_late(self, now: float) -> None:
         binding = self._binding
-        waited = (
-            f"no worker was free for {binding.options.max_wait_s:g} s, or while its client waits"
-        )
+        longest_s = binding.queue.options.max_wait_s
+        waited = f"no worker was free for {longest_s:g} s, or while its client waits"
         closing = now >= self._closing_s
         if closing:
             waited = "this router is shutting down; ask another"
         problem = Problem(
-            UNAVAILABLE, waited, "queue_timeout", retry_after_s=binding.retry_after_s()
+            UNAVAILABLE, waited, "queue_timeout", retry_after_s=binding.queue.retry_after_s()
         )
         late = binding.expire(now)
         for request_id in [*self.waiting] if closing else late:

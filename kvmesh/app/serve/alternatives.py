@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Final
 
+from kvmesh._native import Placed
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import NoWorkerError
@@ -37,6 +39,13 @@ class Alternatives:
         self._scheduler = scheduler
         self._find_beat = find_beat
         self._rng = rng
+
+    def of(self, placed: Placed, one: Dispatched, failed: frozenset[WorkerId]) -> tuple[str, ...]:
+        """Return those of what was decided last of a request, none of them among the `failed`."""
+        record = placed.record
+        if one.plain:
+            return self.of_plain(record.worker, placed.model, record.decided_s)
+        return self.of_decision(record.decision, one.request, failed, placed.sent_s)
 
     def of_decision(
         self, decision: Decision, request: RouteRequest, failed: frozenset[WorkerId], now: float

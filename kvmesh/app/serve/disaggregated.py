@@ -143,7 +143,8 @@ class DisaggregatedRequest:
         if self._fetch is not None:
             self._fetch = msgspec.structs.replace(self._fetch, body=b"")
         own = self._decode.on_head(status)
-        return (*own, *report_split(self._whole, self._prefill))
+        shown = not self._decode.one.veiled
+        return (*own, *report_split(self._whole, self._prefill)) if shown else own
 
     def on_tokens(self, tokens: int) -> None:
         """Take the tokens so far; the first tells how long the prompt's KV cache took to come."""

@@ -7,18 +7,18 @@ import msgspec
 from kvmesh._native import Placed
 from kvmesh.app.front.front import PathRoutes, answer_json
 from kvmesh.app.front.models_page import ModelsPage
-from kvmesh.app.front.viewers import RedactedPlan, Viewers
+from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.reading import Readable, Reader
 from kvmesh.app.prompts.reading_parts import by_path, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
-from kvmesh.app.serve.fetching import FetchingRequest
+from kvmesh.app.serve.fetching import Fetching
 from kvmesh.app.serve.placed_turns import begin_turn, bound_turn, may_pass
 from kvmesh.app.serve.prefill import Sent, Splits
 from kvmesh.app.serve.response_holders import named_response, response_of
 from kvmesh.app.serve.resumed import checked_name
-from kvmesh.app.serve.routed import RoutedRequest, take_back
+from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.chat.stream_form import form_of
@@ -170,7 +170,7 @@ class Gateway(Generic[E]):
                     self._begin_placed(exchange, read, placed, now)
                     return True
             except BaseException:
-                take_back(context, name or request_id.decode("latin-1"))
+                context.take_back(name or request_id.decode("latin-1"))
                 raise
         request = self._reader.request_of(read, name or request_id.decode("latin-1"))
         held = placed is not None
@@ -300,7 +300,6 @@ class Gateway(Generic[E]):
             plan = self._plan_of(exchange, one.request, routed)
         if asked.head.get(ROLES_HEADER) is not None and self._viewers.hides(asked):
             one.veiled = True
-            plan = plan if plan is routed else RedactedPlan(plan)
         forwarding.begin(plan, stream=one.streams)
         if one.streams and (name := asked.head.get(STREAM_ID)) is not None:
             self._name(exchange, forwarding, name.decode())
@@ -314,7 +313,8 @@ class Gateway(Generic[E]):
     def _plan_of(self, exchange: E, request: RouteRequest, routed: RoutedRequest) -> ForwardPlan:
         """Return the plan of a request that may be sent to two workers, or told where to fetch."""
         if request.names_source:
-            return FetchingRequest(self._context, routed, exchange.request.body)
+            routed.fetching = Fetching(self._context.router.heartbeats, exchange.request.body)
+            return routed
         splits = self._context.router.prefillers or self._splits.always
         if splits and exchange.request.path in SPLIT_PATHS:
             return self._split_plan(exchange, request, routed)

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from kvmesh.app.front.viewers import RedactedPlan, Viewers
+from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.prompts.reading_parts import by_path, within_patience
 from kvmesh.app.serve.routed import RoutedRequest
@@ -22,7 +22,7 @@ from kvmesh.core.chat.stream_marks import Cut, cut_behind
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.transport.http.forward.forwarding import Forward
-from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan
+from kvmesh.transport.http.forward.plan import ForwardOptions
 from kvmesh.transport.http.forward.resume import STREAM_ID, STREAMS_PATH, Resumption
 from kvmesh.transport.http.openai import find_endpoint
 from kvmesh.transport.http.server.exchange import Exchange
@@ -167,11 +167,8 @@ class ResumedStreams:
         forwarding = Forward(exchange, self._pool, options)
         routed = RoutedRequest(context, one, forwarding)
         routed.resumed = len(cut.kept.token_ids) // 4
-        plan: ForwardPlan = routed
-        if self._viewers.hides(asked):
-            one.veiled = True
-            plan = RedactedPlan(routed)
-        forwarding.begin(plan, stream=True, resumption=resumption)
+        one.veiled = self._viewers.hides(asked)
+        forwarding.begin(routed, stream=True, resumption=resumption)
 
 
 def _after(query: str) -> int:

@@ -26,6 +26,7 @@ from kvmesh.core.engines.registry import DEFAULT_KIND, engine_of
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.scaling import ScalingOptions
 from kvmesh.core.members.answer_check import AnswerCheck
+from kvmesh.core.members.outcomes import UNKNOWN
 from kvmesh.core.members.retry_budget import RetryBudget
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
@@ -209,6 +210,14 @@ class RoutingContext(msgspec.Struct, frozen=True):
         booking = self.scheduler.sequences.bookings.get(request_id)
         if self.outbox is not None and booking is not None:
             self.outbox.placed(booking)
+
+    def take_back(self, request_id: str) -> None:
+        """Release what is still booked of a request that an error of ours has ended."""
+        if self.scheduler.sequences.bookings.get(request_id) is not None:
+            self.scheduler.finish(request_id, self.clock(), UNKNOWN)
+            if self.outbox is not None:
+                self.outbox.ended(request_id, UNKNOWN)
+            self.gate.load_fell()
 
     def find_holder(self, model: str, hashes: Hashes) -> Target | None:
         """Return the worker that holds most of a prompt, of several the least busy one.

@@ -6,6 +6,8 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from kvmesh.app.serve.routing_context import RoutingContext
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.engines.sse import Usage
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_lines import decision_lines
 from kvmesh.core.insight.summary_pace import SummaryPace
@@ -28,6 +30,19 @@ def log_routed(log: FilteringBoundLogger, decision: Decision) -> None:
         load=lines.loads,
         final=lines.finals,
         selected=lines.selected,
+    )
+
+
+def log_accessed(
+    log: FilteringBoundLogger, worker: WorkerId, request_id: str, usage: Usage | None
+) -> None:
+    """Log what the engine says it found cached."""
+    cached = usage.cached_tokens if usage is not None else None
+    log.debug(
+        "KV blocks accessed",
+        worker=worker,
+        request_id=request_id,
+        cached_tokens="unknown" if cached is None else cached,
     )
 
 

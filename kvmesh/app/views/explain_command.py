@@ -26,7 +26,6 @@ from kvmesh.settings.types import Flat
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.headers import Header
 
-TIMEOUT_S: Final = 10.0
 _CERTAIN: Final = 0.995
 """A confidence of so much is not shown: it would read 100 %."""
 _PROMPT_FIELDS: Final = ("messages", "prompt", "input")

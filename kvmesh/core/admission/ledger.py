@@ -26,32 +26,21 @@ PASSED_QUANTA: Final = 8
 """The claim that is left, at most, to who was passed over while it waited at siblings alone."""
 
 
-class _Account:
+class _Account(msgspec.Struct, eq=False):
     """One tenant. `position` is where its service stands on the common line, `here` how many of
     its requests wait at this replica, `there` the siblings where some do; `passed` while no
     account is taken of these.
     """
 
-    __slots__ = (
-        "born",
-        "charged",
-        "here",
-        "key",
-        "name",
-        "passed",
-        "position",
-        "returned",
-        "there",
-    )
-
-    def __init__(self, key: int, name: str, born: int, position: int) -> None:
-        self.key = key
-        self.name = name
-        self.born = born
-        self.position = position
-        self.charged = self.returned = self.here = 0
-        self.there: set[str] = set()
-        self.passed = False
+    key: int
+    name: str
+    born: int
+    position: int
+    charged: int = 0
+    returned: int = 0
+    here: int = 0
+    there: set[str] = set()
+    passed: bool = False
 
 
 class Ledger:

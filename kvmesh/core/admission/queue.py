@@ -153,7 +153,7 @@ class HoldQueue:
             reason = f"all workers are behind, and priority {held.priority} does not wait"
             return self._refuse(TOO_MANY_REQUESTS, reason, shed=True)
         tokens = min(max(1, held.tokens), MOST_TOKENS)
-        until_s = now + self._most_s
+        until_s = min(held.until_s, now + self._most_s)
         held = msgspec.structs.replace(held, queued_s=now, tokens=tokens, until_s=until_s)
         rank = self._rank(held), next(self._serial)
         if tenant is None:

@@ -14,15 +14,12 @@ MAX_PEERS: Final = 64
 """Siblings, gone ones among them, whose counters are remembered."""
 
 
-class _Peer:
+class _Peer(msgspec.Struct, eq=False):
     """What a sibling told last; accounts opened after `contact` began with 0 while it was heard."""
 
-    __slots__ = ("contact", "epoch", "rows")
-
-    def __init__(self, epoch: int, contact: int) -> None:
-        self.epoch = epoch
-        self.contact = contact
-        self.rows: OrderedDict[int, ShareRow] = OrderedDict()
+    epoch: int
+    contact: int
+    rows: OrderedDict[int, ShareRow] = msgspec.field(default_factory=OrderedDict)
 
 
 class SiblingCounters:

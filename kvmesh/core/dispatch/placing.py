@@ -23,6 +23,7 @@ from kvmesh.core.routing.choice.courses import NO_WISHES, Course, has_no_own
 from kvmesh.core.routing.choice.inputs import Asks, HopelessError, Inputs
 from kvmesh.core.routing.choice.made import Maker
 from kvmesh.core.routing.decision import UNRESTRICTED, RouteRequest
+from kvmesh.core.routing.tenant_cost import price
 
 _NOBODY: Final[tuple[WorkerState, ...]] = ()
 
@@ -276,7 +277,7 @@ class Placer:
         """Charge a request that was asked about and need not be held."""
         placed.record.held_ms = 0.0
         uncached = placed.record.uncached_tokens
-        self._dispatch.binding.charge(tenant, uncached, placed.expected_output_tokens)
+        self._dispatch.binding.charge(tenant, price(uncached, placed.expected_output_tokens))
 
     def _follow(self) -> None:
         """Decide by what the scheduler follows now, if that can be compiled."""

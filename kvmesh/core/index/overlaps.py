@@ -1,116 +1,22 @@
 """How much of a prompt each worker holds: events where they are trusted, decisions beside."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import inf
 from operator import itemgetter
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
+from kvmesh._native import Approx
 from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.graded import graded_count
 from kvmesh.core.blocks.hashing import ALL_BLOCKS, Hashes, pack_hashes
 from kvmesh.core.index.block_table import Groups
-from kvmesh.core.index.ends import Ends
+from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.tier_credit import Parts, slower_parts
 
 _EXPIRED_AT_ONCE: Final = 4096
 _DEPTH: Final = itemgetter(0)
-
-
-class PrefixIndex(Protocol):
-    """What routing asks of any index: how much of a prompt each worker holds."""
-
-    def find_matches(self, hashes: Hashes, /) -> dict[WorkerId, int]:
-        """Return the cached prefix length, in blocks, of every worker that holds any of it."""
-        ...
-
-    def find_groups(self, hashes: Hashes, /) -> Groups:
-        """Return the same by depth, so that a caller need not look at every worker."""
-        ...
-
-
-class SizedIndex(PrefixIndex, Protocol):
-    """An index that also knows how much each worker holds."""
-
-    def sizes(self, workers: Sequence[WorkerId], /) -> list[int]:
-        """Return how many blocks each of `workers` holds."""
-        ...
-
-
-class TieredIndex(SizedIndex, Protocol):
-    """An index that knows in which tier of memory blocks are held."""
-
-    watchers: list[Callable[[WorkerId, bytes], None]]
-    """Told of packed blocks that leave a worker's device memory."""
-
-    @property
-    def tiers(self) -> Sequence[object]:
-        """Return the tiers of memory that were ever used, the device's first."""
-        ...
-
-    grouped: bool
-    """Whether hits of any worker may be shorter than the chain of blocks that it holds."""
-
-    @property
-    def ends(self) -> Ends:
-        """Return where hits of grouped workers end."""
-        ...
-
-    def find_hits(self, hashes: Hashes) -> tuple[Groups, dict[WorkerId, int]]:
-        """Return (depth, workers) as `find_groups`, and whose hit is shorter than the chain of
-        blocks they hold: how long that is.
-        """
-        ...
-
-    def find_tier_matches(self, hashes: Hashes) -> list[dict[WorkerId, int]]:
-        """Return, for tier 0, 1, ..., the prefix length held in that tier or nearer, per worker."""
-        ...
-
-
-class RoutedIndex(SizedIndex, Protocol):
-    """An index fed by routing decisions: what is sent to a worker will soon be cached there.
-
-    Before `next_end` there is nothing to `expire`.
-    """
-
-    @property
-    def next_end(self) -> float:
-        """Return when the next block's time is over."""
-        ...
-
-    def record(
-        self,
-        worker: WorkerId,
-        hashes: Sequence[int],
-        now: float,
-        ttl_s: float,
-        /,
-    ) -> None:
-        """Believe `hashes`, root first, cached at `worker` for `ttl_s` seconds."""
-        ...
-
-    def revoke(self, worker: WorkerId, hashes: bytes, /) -> None:
-        """Believe packed blocks, and what follows them, no longer."""
-        ...
-
-    def expire(self, now: float, budget: int, /) -> bool:
-        """Drop up to about `budget` blocks whose time is over; True when none of them is left."""
-        ...
-
-    def remove_worker(self, worker: WorkerId, /) -> None:
-        """Forget everything believed of `worker`."""
-        ...
-
-
-class HintIndex(RoutedIndex, Protocol):
-    """The same fed by what other replicas tell of their decisions: graded blocks."""
-
-    def record_graded(
-        self, worker: WorkerId, graded: Sequence[int], blocks: int, now: float, ttl_s: float, /
-    ) -> None:
-        """Believe a prompt of so many `blocks`, of which `grade` made `graded`."""
-        ...
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
@@ -141,8 +47,8 @@ class OverlapView:
 
     def __init__(
         self,
-        index: TieredIndex | None,
-        routed: RoutedIndex | None,
+        index: KvIndex | None,
+        routed: Approx | None,
         distrusted: Collection[WorkerId],
         *,
         predict_ttl_s: float,
@@ -152,12 +58,12 @@ class OverlapView:
         self._approx_ttl_s = approx_ttl_s
         self.index = index
         self.routed = routed
-        self.hints: HintIndex | None = None
+        self.hints: Approx | None = None
         self._distrusted = distrusted
         if index is not None and routed is not None:
             index.watchers.append(routed.revoke)
 
-    def listen(self, hints: HintIndex) -> None:
+    def listen(self, hints: Approx) -> None:
         """Keep in `hints`, from now on, what other replicas tell of their decisions."""
         self.hints = hints
         if self.index is not None:
@@ -226,7 +132,7 @@ class OverlapView:
         return overlaps
 
     def _add_slower(
-        self, index: TieredIndex, hashes: Hashes, overlaps: dict[WorkerId, int]
+        self, index: KvIndex, hashes: Hashes, overlaps: dict[WorkerId, int]
     ) -> dict[WorkerId, Parts]:
         """Lengthen `overlaps` by what is held in slower memory than the device's.
 

@@ -9,7 +9,6 @@ from kvmesh.bounds import UNREADABLE, Count, MaybeName, Name, Sequence, shown
 from kvmesh.errors import CodecError, NewerError
 from kvmesh.formats import MAX_FORMAT, OWN, FormatNumber, FormatRange, VersionText
 
-SCHEMA: Final = OWN.manifest.newest
 GENERATIONS: Final = 3
 """Kept: the newest and two before it."""
 

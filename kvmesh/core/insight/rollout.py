@@ -12,7 +12,7 @@ from kvmesh.core.cost.arms import ArmName, Arms
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas, Pricing
 from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.insight.policy_change import PolicyChange
-from kvmesh.core.insight.policy_spec import PolicySpec, spec_of
+from kvmesh.core.insight.policy_spec import spec_of
 from kvmesh.core.insight.rollout_state import (
     MOST_REASON,
     MOST_WINDOWS,
@@ -59,16 +59,11 @@ class Rollout:
         self.counts = {"running": 0, "done": 0, "returned": 0}
         self._replica = replica
         self._formulas = formulas
-        self._spec = spec_of(base)
+        self.spec = spec_of(base)
         self.simulated: Verdict | None = None
         self._counters: list[Counter] = []
         self._history: OrderedDict[tuple[float, str], RolloutState] = OrderedDict()
         self._refused: RolloutState | None = None
-
-    @property
-    def spec(self) -> PolicySpec:
-        """Return the policy in force by name: the baseline while a change is on trial."""
-        return self._spec
 
     def history(self) -> list[RolloutState]:
         """Return the changes this replica knows of, the newest first."""
@@ -113,7 +108,7 @@ class Rollout:
                 at = max(at, nextafter(known.at, inf))
         phase: Phase = "done" if change.at_once else "running"
         begun = Step(at, self._replica, 1.0 if change.at_once else 0.5, "asked for")
-        spec = self._spec
+        spec = self.spec
         return self._follow(RolloutState(at, self._replica, change, spec, phase, 0, (begun,), at))
 
     def give_up(self, at: float, reason: str) -> RolloutState:
@@ -254,8 +249,8 @@ class Rollout:
         self._history[state.name] = state
         if len(self._history) > MOST_HISTORY:
             self._history.popitem(last=False)
-        self._spec, self.arms = state.in_force, None
-        self.policy = self._spec.find(self._formulas)
+        self.spec, self.arms = state.in_force, None
+        self.policy = self.spec.find(self._formulas)
         if state.phase == "running":
             self._counters += (Counter() for _ in range(len(self._counters), state.stage + 1))
             candidate = state.change.policy.find(self._formulas)

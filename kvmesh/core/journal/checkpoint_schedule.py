@@ -40,16 +40,13 @@ class Kept(NamedTuple):
     stored_s: float
 
 
-class _Offers:
+class _Offers(msgspec.Struct, eq=False):
     """What was offered to one incarnation of a worker's sidecar."""
 
-    __slots__ = ("count", "incarnation", "last_s", "name")
-
-    def __init__(self, incarnation: int, name: str) -> None:
-        self.incarnation = incarnation
-        self.name = name
-        self.count = 0
-        self.last_s = float("-inf")
+    incarnation: int
+    name: str
+    count: int = 0
+    last_s: float = float("-inf")
 
 
 class CheckpointSchedule:

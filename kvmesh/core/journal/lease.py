@@ -28,7 +28,7 @@ class Lease:
         self.holder = holder
         self.fence = 0
         self.overridden = 0
-        self._revision: int | None = None
+        self.taken: int | None = None
         self._until_s = 0.0
         self._free: int | None = None
         self._over = False
@@ -36,22 +36,17 @@ class Lease:
 
     def holds(self, now: float) -> bool:
         """Return whether this candidate may act as the holder."""
-        return self._revision is not None and now < self._until_s
+        return self.taken is not None and now < self._until_s
 
     @property
     def expected(self) -> int | None:
         """Return the revision to name in the next write: None to take a free lease."""
-        return self._free if self._revision is None else self._revision
+        return self._free if self.taken is None else self.taken
 
     @property
     def is_others(self) -> bool:
         """Return whether something stood in the key when it was last read, and not this name."""
-        return self._revision is None and self._seen is not None
-
-    @property
-    def taken(self) -> int | None:
-        """Return the revision at which the key has this candidate's name; None if it has not."""
-        return self._revision
+        return self.taken is None and self._seen is not None
 
     def granted(self, revision: int, sent_s: float) -> None:
         """Take the answer to a write that was sent at `sent_s`."""
@@ -89,7 +84,7 @@ class Lease:
         if self._seen is None or is_new:
             self._seen = (stay, now)
         if garbage and self.holds(now):
-            self._revision, self._over = revision, True
+            self.taken, self._over = revision, True
         else:
             self.lost()
             if now - self._seen[1] > (TTL_S if garbage else 2 * TTL_S):
@@ -98,11 +93,11 @@ class Lease:
 
     def lost(self) -> None:
         """Take a refusal: somebody else holds it, or it expired meanwhile."""
-        self._revision = None
+        self.taken = None
         self._until_s = 0.0
         self._free, self._over = None, False
 
     def _hold(self, revision: int) -> None:
-        if self._revision is None:
+        if self.taken is None:
             self.fence = revision
-        self._revision = revision
+        self.taken = revision

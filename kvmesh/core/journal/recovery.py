@@ -40,44 +40,25 @@ class Missing(msgspec.Struct, frozen=True):
     outdated: bool = False
 
 
-class _Case:
+class _Case(msgspec.Struct, eq=False):
     """One worker. Times are None for "not so"."""
 
-    __slots__ = (
-        "asked_s",
-        "behind_s",
-        "behind_seq",
-        "catching_up",
-        "claimed_s",
-        "complete",
-        "cursor",
-        "distrusted_s",
-        "epoch",
-        "events",
-        "lacked",
-        "outdated_s",
-        "received_s",
-        "suspect",
-        "unread",
-        "writes_unread",
-    )
-
-    def __init__(self) -> None:
-        self.cursor = Cursor(-1, FIRST_SEQ)
-        self.suspect = False
-        self.distrusted_s: float | None = None
-        self.asked_s: float | None = None
-        self.behind_s: float | None = None
-        self.behind_seq = 0
-        self.received_s: float | None = None
-        self.outdated_s: float | None = None
-        self.epoch = -1
-        self.events = True
-        self.complete = True
-        self.catching_up = False
-        self.claimed_s: float | None = None
-        self.lacked = False
-        self.unread = self.writes_unread = False
+    cursor: Cursor = Cursor(-1, FIRST_SEQ)
+    suspect: bool = False
+    distrusted_s: float | None = None
+    asked_s: float | None = None
+    behind_s: float | None = None
+    behind_seq: int = 0
+    received_s: float | None = None
+    outdated_s: float | None = None
+    epoch: int = -1
+    events: bool = True
+    complete: bool = True
+    catching_up: bool = False
+    claimed_s: float | None = None
+    lacked: bool = False
+    unread: bool = False
+    writes_unread: bool = False
 
 
 class Recovery:

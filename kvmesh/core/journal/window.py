@@ -12,20 +12,17 @@ MAX_BACKOFF: Final = 4
 """Deadlines double up to this factor while nothing is acknowledged."""
 
 
-class Parcel:
+class Parcel(msgspec.Struct, eq=False):
     """One encoded batch: the events `first_seq` to `last_seq`. `stored` is its latest position,
     `sent_s` when it was first sent; None once that was counted.
     """
 
-    __slots__ = ("data", "done_s", "first_seq", "last_seq", "sent_s", "stored")
-
-    def __init__(self, first_seq: int, last_seq: int, data: bytes) -> None:
-        self.first_seq = first_seq
-        self.last_seq = last_seq
-        self.data = data
-        self.stored = 0
-        self.done_s = 0.0
-        self.sent_s: float | None = None
+    first_seq: int
+    last_seq: int
+    data: bytes
+    stored: int = 0
+    done_s: float = 0.0
+    sent_s: float | None = None
 
 
 class WindowStatistics(msgspec.Struct, frozen=True):

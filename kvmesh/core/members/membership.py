@@ -61,21 +61,12 @@ class MemberView(msgspec.Struct, frozen=True):
     silent: bool = False
 
 
-class _Member:
-    __slots__ = (
-        "draining",
-        "epoch",
-        "lasting",
-        "ready",
-        "why",
-    )
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.lasting = False
-        self.ready = True
-        self.why = NOT_READY
-        self.draining = False
+class _Member(msgspec.Struct, eq=False):
+    epoch: int
+    lasting: bool = False
+    ready: bool = True
+    why: str = NOT_READY
+    draining: bool = False
 
 
 class Membership:

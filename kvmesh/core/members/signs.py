@@ -3,6 +3,8 @@
 from enum import Enum
 from typing import Final
 
+import msgspec
+
 DEAD_AFTER_S: Final = 3.5
 """Three lost one-second heartbeats and a half: a dead worker gets nothing new within 4 s."""
 
@@ -27,15 +29,14 @@ class Turn(Enum):
     SILENT = "silent"
 
 
-class _Sign:
+class _Sign(msgspec.Struct, eq=False):
     """When a member was last heard; from when it is asked, counts as silent, and is given up."""
 
-    __slots__ = ("ask_s", "expires_s", "quiet_s", "received_s", "refused")
-
-    def __init__(self, now: float) -> None:
-        self.received_s = now
-        self.ask_s = self.quiet_s = self.expires_s = NEVER
-        self.refused = False
+    received_s: float
+    ask_s: float = NEVER
+    quiet_s: float = NEVER
+    expires_s: float = NEVER
+    refused: bool = False
 
 
 class Signs:

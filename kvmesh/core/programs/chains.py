@@ -24,40 +24,31 @@ class ChainOptions(msgspec.Struct, frozen=True):
     ttl_s: float = 7200.0
 
 
-class _Mark:
+class _Mark(msgspec.Struct, eq=False):
     """A prefix on the way to tips of `users` chains. `tip`: the chain that ends here; `below`: the
     one that ended nearest before, when this was marked.
     """
 
-    __slots__ = ("below", "tip", "users")
-
-    def __init__(self, below: str) -> None:
-        self.users = 0
-        self.tip = ""
-        self.below = below
+    below: str
+    users: int = 0
+    tip: str = ""
 
 
-class _Chain:
+class _Chain(msgspec.Struct, eq=False):
     """`marks` are the sequence hashes at the depths of `_depths(depth)`, as keys, the last one its
     tip.
     """
 
-    __slots__ = ("depth", "marks", "tenant", "turns", "used_s")
-
-    def __init__(self, tenant: str) -> None:
-        self.tenant = tenant
-        self.depth = 0
-        self.marks: tuple[bytes, ...] = ()
-        self.turns = 0
-        self.used_s = 0.0
+    tenant: str
+    depth: int = 0
+    marks: tuple[bytes, ...] = ()
+    turns: int = 0
+    used_s: float = 0.0
 
 
-class _Tenant:
-    __slots__ = ("keys", "marks")
-
-    def __init__(self) -> None:
-        self.keys: OrderedDict[str, None] = OrderedDict()
-        self.marks: dict[bytes, _Mark] = {}
+class _Tenant(msgspec.Struct, eq=False):
+    keys: OrderedDict[str, None] = msgspec.field(default_factory=OrderedDict)
+    marks: dict[bytes, _Mark] = {}
 
 
 class Chains:

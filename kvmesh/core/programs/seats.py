@@ -4,6 +4,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
 
+import msgspec
+
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.programs.table import Agent
 
@@ -14,32 +16,27 @@ others; within one the older keep theirs.
 """
 
 
-class _Cache:
+class _Cache(msgspec.Struct, eq=False):
     """A worker's cache as far as it is reserved: `tokens` of `limit`, for agents by key."""
 
-    __slots__ = ("agents", "limit", "tokens")
-
-    def __init__(self, limit: int) -> None:
-        self.agents: dict[str, Agent] = {}
-        self.limit = limit
-        self.tokens = 0
+    limit: int
+    tokens: int = 0
+    agents: dict[str, Agent] = {}
 
 
-class Seat:
+class Seat(msgspec.Struct, eq=False):
     """A reservation of so many tokens at a worker until a time, `inf` while a turn is taken.
 
     `look_s` is when it is looked at next whether its time is over, `inf`: never.
     """
 
-    __slots__ = ("agent", "cache", "look_s", "tenant", "tokens", "until_s", "worker")
-
-    def __init__(self, worker: WorkerId, cache: _Cache, tenant: str) -> None:
-        self.agent: Agent | None = None
-        self.worker = worker
-        self.cache = cache
-        self.tokens = 0
-        self.tenant = tenant
-        self.until_s = self.look_s = inf
+    worker: WorkerId
+    cache: _Cache
+    tenant: str
+    agent: Agent | None = None
+    tokens: int = 0
+    until_s: float = inf
+    look_s: float = inf
 
 
 class Seats:

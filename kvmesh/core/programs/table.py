@@ -54,7 +54,7 @@ class AgentRecord(msgspec.Struct, frozen=True, kw_only=True):
     keep_s: float = -1.0
 
 
-class Agent:
+class Agent(msgspec.Struct, eq=False):
     """One agent. `tokens` is its footprint: the context its next turn needs, at `worker`.
 
     `began_s` is when its program was first seen, `since_s` when its phase changed. `served_tokens`
@@ -65,58 +65,33 @@ class Agent:
     `prompt_tokens` that of the prompt before it, which `prompt_worker` served.
     """
 
-    __slots__ = (
-        "answer_tokens",
-        "began_s",
-        "client",
-        "failed",
-        "keep_s",
-        "key",
-        "late_s",
-        "paced",
-        "phase",
-        "priority",
-        "program",
-        "prompt_tokens",
-        "prompt_worker",
-        "revision",
-        "running",
-        "seated",
-        "served_tokens",
-        "since_s",
-        "stop",
-        "tenant",
-        "tokens",
-        "tool",
-        "turns",
-        "worker",
-    )
+    key: str
+    program: str
+    tenant: str
+    began_s: float
+    since_s: float = 0.0
+    client: Client = ""
+    priority: int = 0
+    phase: Phase = "paused"
+    worker: WorkerId | None = None
+    tokens: int = 0
+    turns: int = 0
+    served_tokens: int = 0
+    stop: Stop = ""
+    tool: str = ""
+    running: int = 0
+    revision: int = 0
+    seated: bool = False
+    late_s: float = -inf
+    keep_s: float = -1.0
+    answer_tokens: int = 0
+    prompt_tokens: int = 0
+    prompt_worker: WorkerId | None = None
+    paced: bool = True
+    failed: bool = False
 
-    def __init__(self, key: str, program: str, tenant: str, now: float) -> None:
-        self.key = key
-        self.program = program
-        self.tenant = tenant
-        self.client: Client = ""
-        self.priority = 0
-        self.phase: Phase = "paused"
-        self.worker: WorkerId | None = None
-        self.tokens = 0
-        self.turns = 0
-        self.served_tokens = 0
-        self.stop: Stop = ""
-        self.tool = ""
-        self.began_s = now
-        self.since_s = now
-        self.running = 0
-        self.revision = 0
-        self.seated = False
-        self.late_s = -inf
-        self.keep_s = -1.0
-        self.answer_tokens = 0
-        self.prompt_tokens = 0
-        self.prompt_worker: WorkerId | None = None
-        self.paced = True
-        self.failed = False
+    def __post_init__(self) -> None:
+        self.since_s = self.began_s
 
     def enter(self, phase: Phase, now: float) -> None:
         """Change the phase."""

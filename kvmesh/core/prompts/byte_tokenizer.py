@@ -85,10 +85,6 @@ class ByteTokenizer:
         """Return the text of the byte ids; markers are left out, broken UTF-8 is replaced."""
         return bytes([token for token in ids if token < TOOLS_ID]).decode("utf-8", "replace")
 
-    def check_ids(self, ids: Sequence[int]) -> None:
-        """Refuse an id outside the vocabulary. Raises `RequestError`."""
-        check_ids(ids, self.vocab_size)
-
 
 def check_ids(ids: Sequence[int], vocab_size: int) -> None:
     """Refuse an id outside 0..vocab_size-1: it would end some engines' scheduler.

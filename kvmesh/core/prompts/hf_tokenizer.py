@@ -10,7 +10,6 @@ from kvmesh.core.chat.chat import ChatInput, JsonObject, chat_of_texts
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.chat.template_call import TemplateCall, TemplateTraits
 from kvmesh.core.engines.registry import engine_of
-from kvmesh.core.prompts.byte_tokenizer import check_ids
 from kvmesh.core.prompts.message_packer import MessagePacker
 from kvmesh.core.prompts.plain_chats import NOTHING, PlainChats, Rest
 from kvmesh.core.prompts.segment_cache import ByteBudgetCache, SegmentCache, unpack_ids
@@ -139,10 +138,6 @@ class HfTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids`, special tokens left out."""
         return self._backend.decode(ids)
-
-    def check_ids(self, ids: Sequence[int]) -> None:
-        """Refuse an id outside the vocabulary. Raises `RequestError`."""
-        check_ids(ids, self.vocab_size)
 
     def statistics(self) -> TokenizerStatistics:
         """Return backend and cache counters."""

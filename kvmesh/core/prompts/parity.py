@@ -92,12 +92,11 @@ class ParityStatistics(msgspec.Struct, frozen=True):
         return named | ({OTHERS: float(more)} if more > 0 else {})
 
 
-class _ModelState:
+class _ModelState(msgspec.Struct, eq=False):
     """What is known of one model."""
 
-    def __init__(self) -> None:
-        self.requests = 0
-        self.agreed_in_row = 0
+    requests: int = 0
+    agreed_in_row: int = 0
 
 
 class ParityProbe:

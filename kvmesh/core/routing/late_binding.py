@@ -10,7 +10,6 @@ from kvmesh._native import Placed
 from kvmesh.core.admission.locality import NOTHING_CACHED, Cached, FairTurns
 from kvmesh.core.admission.queue import (
     AdmissionOptions,
-    AdmissionStatistics,
     HoldQueue,
     Refusal,
     WaitingRequest,
@@ -23,7 +22,7 @@ from kvmesh.core.programs.waiting import expected_wait_s
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.slo.held import HELD_SHARE, HeldRequest, HeldTargets
-from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT, cost_of, price, reserved
+from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT, cost_of, reserved
 from kvmesh.errors import NoWorkerError
 
 CHECK_EVERY_S: Final = 0.02
@@ -43,7 +42,7 @@ class Released(msgspec.Struct, frozen=True):
 
 
 class LateBinding:
-    """The scheduler behind a `HoldQueue`.
+    """The scheduler behind its `queue`.
 
     A request waits while the worker it would get has a longer predicted backlog than
     `max_backlog_ms`, while all workers that could take it are above a busy threshold, and behind
@@ -57,40 +56,34 @@ class LateBinding:
         self, scheduler: Scheduler, options: AdmissionOptions, governor: Governor | None = None
     ) -> None:
         self._scheduler = scheduler
-        self._queue = HoldQueue(options)
+        self.queue = HoldQueue(options)
         self._ledger = scheduler.ledger
-        self._ledger.quantum = max(1, options.quantum_tokens)
         self._turns = FairTurns(self._ledger)
         self._targets = HeldTargets(scheduler.slo, scheduler.judge)
-        self.bounded = options.max_backlog_ms > 0.0
         self.waiting: dict[str, RouteRequest] = {}
         self.governor = governor
         self.governed: dict[str, RouteRequest] = {}
-
-    @property
-    def options(self) -> AdmissionOptions:
-        """Return how requests are held."""
-        return self._queue.options
+        self.change(options)
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.governed)
 
     def change(self, options: AdmissionOptions) -> None:
         """Go by other options from now on; what waits already keeps its place."""
-        self._queue.options = options
+        self.queue.options = options
         self._ledger.quantum = max(1, options.quantum_tokens)
         for request_id, request in self.waiting.items():
             if not self._shares:
                 self._turns.leave(request_id)
             elif request_id not in self._turns:
-                self._turns.enter(*self._queue.find(request_id), request.hashes)
+                self._turns.enter(*self.queue.find(request_id), request.hashes)
         self.bounded = options.max_backlog_ms > 0.0
 
     def limit_ms(self, targets: Targets | None) -> float:
         """Return above which backlog a request is held, inf: it never is, nor, as it might wait in
         vain, for targets where none are refused for them.
         """
-        limit_ms = self._queue.options.max_backlog_ms or inf
+        limit_ms = self.queue.options.max_backlog_ms or inf
         if targets is None or targets.ttft_ms is None:
             return limit_ms
         scheduler, held_ms = self._scheduler, HELD_SHARE * targets.ttft_ms
@@ -107,9 +100,8 @@ class LateBinding:
             return None
         return limit_ms
 
-    def charge(self, tenant: str, uncached_tokens: int, expected_output_tokens: int) -> None:
+    def charge(self, tenant: str, cost: int) -> None:
         """Charge a request that went at once by `bound_ms`, as `ask` charges one that it places."""
-        cost = price(uncached_tokens, expected_output_tokens)
         self._ledger.charge(self._ledger.account(tenant), cost)
 
     def ask(
@@ -143,15 +135,16 @@ class LateBinding:
         if not (waits or tried or gives_way):
             placed = self._try(request, now)
             if placed is not None:
-                key = self._ledger.account(request.tenant)
-                self._ledger.charge(key, cost_of(request, placed))
+                self.charge(request.tenant, cost_of(request, placed))
                 return placed
         held = WaitingRequest(
             request.request_id, self._work(request, now), request.tenant, request.priority
         )
-        if request.targets is not None:
-            self._check_targets(request, request.targets, held, now)
-        refusal = self._queue.offer(held, now)
+        if (targets := request.targets) is not None:
+            if not self.bounded and targets.ttft_ms is not None:
+                held = msgspec.structs.replace(held, until_s=now + targets.ttft_ms / 1000.0)
+            self._check_targets(request, targets, held, now)
+        refusal = self.queue.offer(held, now)
         if refusal is None:
             self.waiting[request.request_id] = request
             if self._shares:
@@ -176,12 +169,10 @@ class LateBinding:
             verdict = self.attempt(request, now, weigh_all)
             if verdict is None:
                 return False
-            if not isinstance(verdict, Exception):
-                self._ledger.charge(self._ledger.account(request.tenant), cost_of(request, verdict))
-            verdicts.append(Released(held.request_id, verdict))
+            verdicts.append(self._released(request, verdict))
             return True
 
-        for held in self._queue.release(now, admit):
+        for held in self.queue.release(now, admit):
             del self.waiting[held.request_id]
         return verdicts
 
@@ -191,7 +182,7 @@ class LateBinding:
         """Raise `UnattainableError` if a request that is to wait will begin too late."""
         own_ms = self._scheduler.speeds.fleet_ms_per_token * held.tokens
         asked = HeldRequest(request.request_id, targets, request.priority, own_ms)
-        ahead_ms = self._ahead_ms(self._queue.tokens_before(held, now), now)
+        ahead_ms = self._ahead_ms(self.queue.tokens_before(held, now), now)
         error = self._targets.offer(asked, ahead_ms, now)
         if error is not None:
             raise error
@@ -200,12 +191,12 @@ class LateBinding:
         """Take those out of the queue that would begin too late for their targets."""
         if not self._targets:
             return []
-        ahead_ms = self._ahead_ms(self._queue.tokens, now)
+        ahead_ms = self._ahead_ms(self.queue.tokens, now)
         late = self._targets.too_late(self.waiting, ahead_ms, now)
         for request_id, _ in late:
             del self.waiting[request_id]
             self._turns.leave(request_id)
-            self._queue.refuse(request_id)
+            self.queue.refuse(request_id)
         return [Released(request_id, error) for request_id, error in late]
 
     def _ahead_ms(self, tokens: int, now: float) -> float:
@@ -219,7 +210,7 @@ class LateBinding:
         """
         used = min(max(0, output_tokens), MOST_TOKENS) - reserved(expected_output_tokens)
         if used > 0:
-            self._ledger.charge(self._ledger.account(tenant), OUTPUT_WEIGHT * used)
+            self.charge(tenant, OUTPUT_WEIGHT * used)
         elif used < 0:
             self._ledger.give_back(tenant, -OUTPUT_WEIGHT * used)
 
@@ -235,32 +226,34 @@ class LateBinding:
             if isinstance(verdict, NoWorkerError) and grant.workers is not None:
                 verdict = self.attempt(request, now, weigh_all, bounded=False)
             assert verdict is not None, "without a bound it is decided"
-            if not isinstance(verdict, Exception):
-                self._ledger.charge(self._ledger.account(request.tenant), cost_of(request, verdict))
-            verdicts.append(Released(request_id, verdict))
+            verdicts.append(self._released(request, verdict))
         return verdicts
+
+    def _released(self, request: RouteRequest, verdict: Placed | Exception) -> Released:
+        """Charge a request that waits no longer, if it was placed."""
+        if not isinstance(verdict, Exception):
+            self.charge(request.tenant, cost_of(request, verdict))
+        return Released(request.request_id, verdict)
 
     def _take_turns(self, request: RouteRequest) -> None:
         try:
-            self._turns.enter(*self._queue.find(request.request_id), request.hashes)
+            self._turns.enter(*self.queue.find(request.request_id), request.hashes)
         except BaseException:
             self.cancel(request.request_id)
             raise
 
     def _release_shares(self, now: float, weigh_all: Callable[[], bool]) -> list[Released]:
-        verdicts: list[Released] = []
         places = _Places(self, self._scheduler, now, weigh_all)
         for request_id in self._turns.release(places, now):
-            verdicts.append(Released(request_id, places.verdicts.pop(request_id)))
-            self._queue.take(request_id, now)
+            self.queue.take(request_id, now)
             del self.waiting[request_id]
-        return verdicts
+        return [Released(*placed) for placed in places.verdicts.items()]
 
     def expire(self, now: float) -> list[str]:
         """Return the ids of those that waited too long, and no longer do; targets end their own,
         but no client is kept waiting for longer than it was told.
         """
-        late = [held.request_id for held in self._queue.expire(now)]
+        late = [held.request_id for held in self.queue.expire(now)]
         for request_id in late:
             del self.waiting[request_id]
             self._turns.leave(request_id)
@@ -274,7 +267,7 @@ class LateBinding:
         if self.waiting.pop(request_id, None) is None:
             return False
         self._turns.leave(request_id)
-        return self._queue.cancel(request_id)
+        return self.queue.cancel(request_id)
 
     def bound_s(self, request_id: str, most_s: float, now: float) -> float:
         """Have a request that is queued be refused in `most_s` seconds at the latest; return for
@@ -282,30 +275,19 @@ class LateBinding:
         """
         governor = self.governor
         if governor is None or request_id not in governor.waiting:
-            targets = self.waiting[request_id].targets
-            if not self.bounded and targets is not None and targets.ttft_ms is not None:
-                most_s = min(most_s, targets.ttft_ms / 1000.0)
-            return self._queue.bound(request_id, now + most_s) - now
+            return self.queue.bound(request_id, now + most_s) - now
         return governor.most_s(request_id)
 
     def expected_wait_s(self, request_id: str, now: float) -> float:
         """Return how long a held request is expected to wait from now on."""
         governor, ms_per_token = self.governor, self._scheduler.speeds.fleet_ms_per_token
         if governor is None or request_id not in governor.waiting:
-            return self._queue.retry_after_s()
+            return self.queue.retry_after_s()
         return expected_wait_s(governor, request_id, ms_per_token, now)
-
-    def retry_after_s(self) -> int:
-        """Return after how many seconds a new request would probably go at once."""
-        return self._queue.retry_after_s()
-
-    def statistics(self) -> AdmissionStatistics:
-        """Return sizes and counts."""
-        return self._queue.statistics()
 
     @property
     def _shares(self) -> bool:
-        return self._queue.options.fairness == "locality"
+        return self.queue.options.fairness == "locality"
 
     def attempt(
         self,
@@ -360,7 +342,7 @@ class _Places:
         self._scheduler = scheduler
         self._now = now
         self._weigh_all = weigh_all
-        self._bound = binding.options.max_backlog_ms or inf
+        self._bound = binding.queue.options.max_backlog_ms or inf
         self._room = scheduler.with_room(now, self._bound)
         self.verdicts: dict[str, Placed | Exception] = {}
 

@@ -21,8 +21,6 @@ class OutputForecast(msgspec.Struct, frozen=True, gc=False):
     family_tokens: int = 0
 
 
-NO_FORECAST: Final = OutputForecast()
-
 Families = tuple[tuple[int, int], ...]
 """(agreeing tokens, sequence hash) of the families a prompt belongs to, the widest first."""
 

@@ -2,14 +2,15 @@
 
 import msgspec
 
-from kvmesh._native import ActiveSequences, Booking, Decider, Placed
+from kvmesh._native import ActiveSequences, Approx, Booking, Decider, Placed
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM, Ledger
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import ALL_BLOCKS
 from kvmesh.core.cost.arms import Arms
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.selection import Random
-from kvmesh.core.index.overlaps import HintIndex, OverlapView, RoutedIndex, TieredIndex
+from kvmesh.core.index.index import KvIndex
+from kvmesh.core.index.overlaps import OverlapView
 from kvmesh.core.members.fetch_times import FetchTimes
 from kvmesh.core.members.late_prompts import LatePrompts
 from kvmesh.core.members.loads import new_speeds
@@ -61,8 +62,8 @@ class Scheduler:
         *,
         membership: Membership,
         sequences: ActiveSequences,
-        index: TieredIndex | None = None,
-        routed: RoutedIndex | None = None,
+        index: KvIndex | None = None,
+        routed: Approx | None = None,
     ) -> None:
         self.options = options
         self.trace = False
@@ -121,7 +122,7 @@ class Scheduler:
         self.courses.follow(policy, arms)
         self.course = object()
 
-    def listen(self, hints: HintIndex) -> None:
+    def listen(self, hints: Approx) -> None:
         """Keep in `hints`, from now on, what other replicas tell of their decisions."""
         self.overlaps.listen(hints)
         self.decider.listen(hints)

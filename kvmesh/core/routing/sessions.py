@@ -41,13 +41,10 @@ class SessionStatistics(msgspec.Struct, frozen=True):
     began: int
 
 
-class _Binding:
-    __slots__ = ("reported_s", "used_s", "worker")
-
-    def __init__(self, worker: WorkerId, now: float) -> None:
-        self.worker = worker
-        self.used_s = now
-        self.reported_s = now
+class _Binding(msgspec.Struct, eq=False):
+    worker: WorkerId
+    used_s: float
+    reported_s: float
 
 
 def session_key(session: str, tenant: str = "") -> str:
@@ -132,7 +129,7 @@ class Sessions:
             self.on_news()
 
     def _enter(self, key: str, worker: WorkerId, now: float) -> None:
-        self._bindings[key] = _Binding(worker, now)
+        self._bindings[key] = _Binding(worker, now, now)
         self._bindings.move_to_end(key)
         if len(self._bindings) > self.options.max_sessions:
             unused, _ = self._bindings.popitem(last=False)

@@ -1,7 +1,7 @@
 /* The contents of one engine's blocks: which are held in which tier, as a tree, prefix-closed.
  *
- * What core.engines.kv_events.tier_table and .closure do, in one set of nodes for all tiers: a node is a
- * content hash, its parent and its children. A node that no tier holds stays, without a parent, as long
+ * What core.engines.kv_events.closure does of one tier, in one set of nodes for all: a node is a content
+ * hash, its parent and its children. A node that no tier holds stays, without a parent, as long
  * as it has children. Children, and first blocks, are gone through by their hashes in rising order, as
  * there. 30 bytes a node with its place in the index, 4 more for each further tier and with roots.
  */

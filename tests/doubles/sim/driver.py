@@ -18,7 +18,7 @@ import msgspec
 
 from kvmesh.actors.kernel import Actor, Effect, Log, Message, Send, Wake
 from kvmesh.actors.messages import Started
-from kvmesh.runtime.agenda import Agenda
+from kvmesh_lab.simulator.fleet.agenda import Agenda
 from tests.doubles.sim.faults import Faults, SimFaults
 
 

@@ -17,7 +17,7 @@ from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import NatsSettings, RouterSettings, WorkerSettings
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
-from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
+from kvmesh_lab.mocker.publisher import EventPublisher, ZmqPublisherOptions
 from tests.conftest import Eventually
 from tests.integration.support.live_router import running
 

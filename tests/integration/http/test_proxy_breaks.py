@@ -11,7 +11,7 @@ from collections.abc import Callable
 import openai
 import pytest
 
-from kvmesh.core.engines.sse import MAX_HELD_BYTES, SseScanner
+from kvmesh.core.engines.event_stream import MAX_HELD_BYTES, EventStream
 from kvmesh.transport.http.forward.plan import ForwardOptions, Target
 from kvmesh.transport.http.server.connection import Connection
 from kvmesh.transport.http.server.limits import HttpLimits
@@ -79,7 +79,7 @@ async def test_a_worker_may_die_at_any_byte_of_its_stream(
         assert error.startswith(b'data: {"error":{"message":"upstream failed')
         assert not got.whole
         assert await client.closed()
-        scanner = SseScanner()
+        scanner = EventStream()
         scanner.feed(got.body)
         assert scanner.errors == 1
         outcome = await plan.outcome()
@@ -499,7 +499,7 @@ async def test_a_forwarded_exchange_leaves_no_garbage(
     finally:
         gc.enable()
 
-    for kind in ("Forward", "Exchange", "UpstreamCall", "EventGate"):
+    for kind in ("Forward", "Exchange", "UpstreamCall", "EventStream"):
         assert after[kind] <= before[kind] + 1, kind
     assert after["Connection"] == before["Connection"]
 

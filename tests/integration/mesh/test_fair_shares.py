@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from kvmesh.app.ops.nats.server import NatsServer
-from kvmesh.core.admission.locality import largest_gap
 from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT
 from kvmesh_lab.mocker.command import Mocker
 from tests.chaos.process import MeshProcess
 from tests.integration.support.live_router import mockers
 from tests.integration.support.small_mesh import answer_with, router_processes
 from tests.integration.support.waiting import seen
+from tests.reference.routing.fair_gap import largest_gap
 
 pytestmark = pytest.mark.integration
 

@@ -14,7 +14,7 @@ import pytest
 from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
-from kvmesh.app.serve.fetching import FetchingRequest
+from kvmesh.app.serve.fetching import Fetching
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.engines.registry import connectors
 from kvmesh.settings.features import SplitSettings
@@ -422,12 +422,12 @@ def held_bytes(root: object, depth: int = 3) -> int:
     return max((held_bytes(one, depth - 1) for one in inner), default=0)
 
 
-@pytest.mark.parametrize("kind", [DisaggregatedRequest, FetchingRequest])
+@pytest.mark.parametrize("kind", [DisaggregatedRequest, Fetching])
 async def test_of_a_stream_that_will_not_go_on_no_body_is_kept(kind: type) -> None:
     async with failing_engines(2) as (first, second):
         first.answer, second.answer = answer_prefill, answer_open
         roles = "zmq=off,role=prefill", "zmq=off,role=decode"
-        if kind is FetchingRequest:
+        if kind is Fetching:
             first.answer = answer_open
             roles = ("zmq=off,label=kvmesh/fetch/offloading/9",) * 2
         urls = [f"{one.url},{more}" for one, more in zip((first, second), roles, strict=True)]

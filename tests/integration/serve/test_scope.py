@@ -94,13 +94,11 @@ ENDED: Points = [
     (Connection, "answered"),
     (Forward, "_over"),
     (RoutedRequest, "on_finish"),
-    (RoutedRequest, "finish"),
     (Dispatch, "finished"),
     (RoutedRequest, "_closed"),
 ]
 LEFT: Points = [
     *(one for one in ENDED if one[0] is RoutedRequest),
-    (RoutedRequest, "_last_attempt"),
     (RoutedRequest, "_release"),
     (Dispatch, "release"),
     (Dispatch, "finished"),
@@ -119,7 +117,7 @@ FAILED: Points = [
     (Forward, "fail"),
     (Forward, "_may_retry"),
     (RoutedRequest, "on_attempt_failed"),
-    (RoutedRequest, "_blame_for"),
+    (RoutedRequest, "_fail"),
     (RoutedRequest, "_release"),
     (Dispatch, "release"),
     (Scheduler, "release"),

@@ -20,9 +20,9 @@ from kvmesh.core.engines.engine_events import EngineCleared, EngineRemoved, Engi
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.core.engines.kv_events.event_source import SourceOptions
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh.settings.mocker import MockerSettings
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
 from kvmesh_lab.mocker.command import Mocker, MockerOptions, options_from, run_mocker
+from kvmesh_lab.mocker.settings import MockerSettings
 from tests.integration.support.waiting import until
 from tests.unit.app.prompts.tokenizer_models import write_model
 

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.settings.mocker import MockerSettings
 from kvmesh_lab.mocker.command import Mocker, options_from
 from kvmesh_lab.mocker.model.faults import DEAD_MESSAGE, FaultOptions
+from kvmesh_lab.mocker.settings import MockerSettings
 from tests.integration.support.live_router import mockers
 from tests.integration.support.stream_oracle import Finding, StreamOracle, received
 from tests.integration.tools.mocker_process import mocker_process

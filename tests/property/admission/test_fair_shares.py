@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvmesh.core.admission.ledger import Ledger
-from kvmesh.core.admission.locality import Cached, FairTurns, largest_gap
+from kvmesh.core.admission.locality import Cached, FairTurns
 from kvmesh.core.admission.queue import WaitingRequest
 from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.hashing import BlockHashes
+from tests.reference.routing.fair_gap import largest_gap
 
 TENANTS: tuple[str, ...] = ("a", "b", "c")
 QUANTUM = 20

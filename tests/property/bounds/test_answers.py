@@ -5,8 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from kvmesh._native import EventStream as CompiledStream
-from kvmesh.core.engines.event_stream import EventStream, new_event_stream
-from kvmesh.core.engines.sse import MAX_EVENT_BYTES, MAX_HELD_BYTES, find_usage
+from kvmesh.core.engines.event_stream import (
+    MAX_EVENT_BYTES,
+    MAX_HELD_BYTES,
+    EventStream,
+    new_event_stream,
+)
+from kvmesh.core.engines.sse import find_usage
 from kvmesh.transport.http.upstream.response_reader import ReadStage, ResponseReader
 from kvmesh.transport.http.wire.headers import MAX_FRAMING_BYTES
 from tests.property.bounds.work import assert_linear

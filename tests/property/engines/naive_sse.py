@@ -11,7 +11,7 @@ STOPS: dict[object, Stop] = {"stop": "end", "tool_calls": "tool", "length": "len
 
 
 class NaiveReading:
-    """The facts `SseScanner` must find, from the text at once."""
+    """The facts `EventStream` must find, from the text at once."""
 
     def __init__(self, text: bytes) -> None:
         self.tokens = 0

@@ -316,7 +316,7 @@ def test_a_stranger_that_joins_is_one_no_more(booked: Booked) -> None:
     list(booked.sync.receive(Tick("beat"), 1.0))
     list(booked.sync.receive(Tick("beat"), 9.0))
 
-    assert booked.sync._peers._events.strangers == {}
+    assert booked.sync.peers._events.strangers == {}
     assert booked.sequences.loads(WorkerId("late")).active_requests == 1
 
 
@@ -344,7 +344,7 @@ def test_what_is_retold_and_never_ends_is_not_kept_for_ever(booked: Booked) -> N
         booked.receive("peer", placed(number), now=now)
         booked.sequences.finish(f"peer#{number}")
 
-    known = booked.sync._peers._peers["peer"]
+    known = booked.sync.peers._peers["peer"]
     assert len(known.republished) <= MOST + 1
 
 

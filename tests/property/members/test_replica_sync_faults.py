@@ -127,7 +127,7 @@ class SharingMachine(RuleBasedStateMachine):
         reported = sorted(prompt for poison, prompt in self.open.values() if not poison)
         assert sorted(one.prompt_tokens for one in self.theirs.sequences.owned("a")) == reported
         assert bool(self.ours.logs) == bool(self.poisoned)
-        assert self.theirs.sync.known_upto("a") is not None
+        assert self.theirs.sync.peers.known_upto("a") is not None
 
 
 TestSharing = SharingMachine.TestCase

@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh._native import EventStream as CompiledStream
-from kvmesh.core.engines.event_stream import DUE, TAKEN, EventStream, new_event_stream
-from kvmesh.core.engines.sse import MAX_HELD_BYTES
+from kvmesh.core.engines.event_stream import (
+    DUE,
+    MAX_HELD_BYTES,
+    TAKEN,
+    EventStream,
+    new_event_stream,
+)
 from tests.property.engines.test_sse import streams
 
 CHUNK = b"a\r\ndata: {}\n\n\r\n"

@@ -15,7 +15,7 @@ from tokenizers import AddedToken as NewToken
 from tokenizers import Tokenizer
 
 from kvmesh.core.chat.chat import ChatInput
-from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
+from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer, check_ids
 from kvmesh.core.prompts.segment_cache import AddedToken, SegmentCache, token_pattern, unpack_ids
 from tests.unit.app.prompts.tokenizer_models import MARKS, SPECIAL, train
 
@@ -118,7 +118,7 @@ def test_bytes_of_a_longer_chat_begin_with_those_of_the_shorter(
 
     assert long[: len(short)] == short
     assert len(long) > len(short)
-    tokenizer.check_ids(long)
+    check_ids(long, tokenizer.vocab_size)
 
 
 @given(text=st.text())

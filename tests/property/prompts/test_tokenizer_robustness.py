@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.engines.registry import EngineKind
-from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
+from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer, check_ids
 from kvmesh.core.prompts.hf_tokenizer import HfTokenizer
 from kvmesh.core.prompts.tokenizer_facts import TextBackend, TokenizerOptions
 from kvmesh.errors import RequestError
@@ -85,4 +85,4 @@ def test_any_body_gives_ids_or_the_clients_error(
 def test_bytes_take_every_chat(body: dict[str, object]) -> None:
     with suppress(RequestError):
         chat = ChatInput.from_body(body)
-        ByteTokenizer().check_ids(ByteTokenizer().encode_chat(chat))
+        check_ids(ByteTokenizer().encode_chat(chat), ByteTokenizer.vocab_size)

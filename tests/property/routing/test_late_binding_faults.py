@@ -113,7 +113,7 @@ class BindingMachine(RuleBasedStateMachine):
 
     @invariant()
     def who_waits_is_in_the_queue_and_only_those(self) -> None:
-        statistics = self.binding.statistics()
+        statistics = self.binding.queue.statistics()
         assert list(self.binding.waiting) == list(self.trial.ledger.open)
         assert statistics.queued == len(self.trial.ledger.open)
         assert statistics.held - statistics.queued == sum(self.trial.ledger.ended.values())
@@ -128,7 +128,7 @@ class BindingMachine(RuleBasedStateMachine):
             self.release(0)
 
         assert not self.trial.ledger.open
-        assert self.binding.statistics().tenants == len(self.binding) == 0
+        assert self.binding.queue.statistics().tenants == len(self.binding) == 0
 
 
 class HoldMachine(RuleBasedStateMachine):

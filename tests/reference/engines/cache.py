@@ -11,8 +11,8 @@ from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.core.engines.kv_events.groups.grouped import GroupedCache
 from kvmesh.core.engines.kv_events.groups.table import GroupTable
 from kvmesh.core.engines.kv_events.saved_cache import SavedCache
-from kvmesh.core.engines.kv_events.tier_table import Dropped, TierStored
 from kvmesh.errors import CodecError
+from kvmesh_lab.simulator.fleet.tier_table import Dropped, TierStored
 from tests.reference.engines.residency import Change, Opened, Residency
 
 

@@ -11,8 +11,8 @@ import msgspec
 
 from kvmesh._native import text_hash
 from kvmesh.core.chat.kept import Kept, Loss
-from kvmesh.core.engines.event_stream import EventStream
-from kvmesh.core.engines.sse import MAX_HELD_BYTES, Usage
+from kvmesh.core.engines.event_stream import MAX_HELD_BYTES, EventStream
+from kvmesh.core.engines.sse import Usage
 
 _BLANKS: Final = re.compile(rb"[ \t]*")
 _STRING: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)

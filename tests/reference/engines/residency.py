@@ -19,8 +19,8 @@ from kvmesh.core.engines.kv_events.saved_cache import (
     check_saved,
     pack_block,
 )
-from kvmesh.core.engines.kv_events.tier_table import Dropped, TierStored, TierTable
 from kvmesh.errors import CodecError
+from kvmesh_lab.simulator.fleet.tier_table import Dropped, TierStored, TierTable
 
 _BITS: Final = 24
 _TOKEN_BYTES: Final = 4

@@ -25,10 +25,11 @@ from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.turn import TurnEnd
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
-from kvmesh.core.routing.output_lengths import NO_FORECAST, Families, OutputForecast
+from kvmesh.core.routing.output_lengths import Families, OutputForecast
 from kvmesh.errors import NoWorkerError, UnattainableError
 from tests.reference.decision_log import decided, ring_of, totals_of
 from tests.reference.insight.decision_record import Record
+from tests.reference.routing.output_lengths import NO_FORECAST
 from tests.reference.routing.scheduler import NaiveScheduler
 
 _SERVER_ERROR: Final = 500

@@ -5,11 +5,12 @@ from typing import Final
 
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.routing.output_lengths import (
-    NO_FORECAST,
     Families,
     OutputForecast,
     OutputStatistics,
 )
+
+NO_FORECAST: Final = OutputForecast()
 
 FAMILY_TOKENS: Final = (64, 256, 1024)
 """Prompts that agree in so many first tokens are a family; a longer agreement tells more."""

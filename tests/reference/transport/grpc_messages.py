@@ -6,7 +6,9 @@ Source: "gRPC over HTTP2", the framing.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kvmesh.transport.grpc.session_events import RESOURCE_EXHAUSTED, UNIMPLEMENTED
+from kvmesh.transport.grpc.session_events import UNIMPLEMENTED
+
+RESOURCE_EXHAUSTED: Final = 8
 
 FRAME_BYTES: Final = 16_384
 """The largest frame that every peer takes, and the largest taken here."""

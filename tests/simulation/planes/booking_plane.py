@@ -150,7 +150,7 @@ class BookingPlane:
             )
         self._check_leases(process.name, message)
         for peer in self.sequences:
-            known = self._replicas[process.name].known_upto(peer)
+            known = self._replicas[process.name].peers.known_upto(peer)
             if known is not None:
                 ids = {one.request_id for one in sequences.owned(peer)}
                 assert ids == self.history.booked(peer, *known), "a peer's state has a hole"

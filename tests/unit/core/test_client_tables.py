@@ -22,8 +22,9 @@ from kvmesh.core.programs.chains import ChainOptions, Chains
 from kvmesh.core.programs.turn import TurnEnd
 from kvmesh.core.prompts.parity import MOST_MODELS, ParityOptions, ParityProbe
 from kvmesh.core.prompts.remote_prefixes import RemotePrefixes
-from kvmesh.core.routing.output_lengths import NO_FORECAST, new_lengths
+from kvmesh.core.routing.output_lengths import new_lengths
 from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
+from tests.reference.routing.output_lengths import NO_FORECAST
 from tests.unit.core.programs.program_cases import W1, SmallFleet, make_governor, make_turn
 
 BOUND = 64

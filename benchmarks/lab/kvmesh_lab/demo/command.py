@@ -18,7 +18,6 @@ from kvmesh.app.views.ask import ask_overview
 from kvmesh.core.buckets.placing import BucketPolicy
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging
-from kvmesh.settings.mocker import MockerSettings
 from kvmesh.settings.roles import MetaRouterSettings, UpSettings
 from kvmesh.settings.types import Flat, Positive, Seconds
 from kvmesh.transport.http.upstream.client import UpstreamOptions, UpstreamPool
@@ -37,6 +36,7 @@ from kvmesh_lab.demo.texts import (
     Workload,
     make_workload,
 )
+from kvmesh_lab.mocker.settings import MockerSettings
 from kvmesh_lab.replay.client import ReplayClient
 from kvmesh_lab.replay.options import split_commas
 

@@ -12,6 +12,7 @@ import msgspec
 
 from kvmesh.app.prompts.tokenizer import Tokenizer
 from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.prompts.byte_tokenizer import check_ids
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh_lab.mocker.engine import EngineRunner
@@ -181,7 +182,7 @@ class MockerApi:
 
     def _detokenize(self, exchange: Exchange) -> None:
         tokens = _decode(exchange.request.body, _DetokenizeBody).tokens
-        self._tokenizer.check_ids(tokens)
+        check_ids(tokens, self._tokenizer.vocab_size)
         _json(exchange, {"prompt": self._tokenizer.decode(tokens)})
 
     def _dump(self, exchange: Exchange) -> None:

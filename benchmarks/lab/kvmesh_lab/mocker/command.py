@@ -13,11 +13,9 @@ from kvmesh.app.prompts.tokenizer import Tokenizer, load_tokenizer
 from kvmesh.bounds import is_name, shown
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging, get_logger
-from kvmesh.settings.mocker import MockerSettings
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.http.wire.sockets import ANY_HOST
-from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
 from kvmesh_lab.mocker.api import MockerApi
 from kvmesh_lab.mocker.engine import EngineRunner
 from kvmesh_lab.mocker.faults import FaultDesk
@@ -29,7 +27,9 @@ from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.request import Step
 from kvmesh_lab.mocker.model.timing import parse_profile
 from kvmesh_lab.mocker.model.transfer import Connector, MockTransfer
+from kvmesh_lab.mocker.publisher import EventPublisher, ZmqPublisherOptions
 from kvmesh_lab.mocker.service import GenerationService, ServedModels
+from kvmesh_lab.mocker.settings import MockerSettings
 from kvmesh_lab.mocker.sglang_meeting import MeetingPlace
 from kvmesh_lab.mocker.vllm.side_channel import SideChannel
 

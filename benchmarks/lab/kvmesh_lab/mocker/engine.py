@@ -9,7 +9,6 @@ import msgspec
 from kvmesh.actors.kernel import Message, Send, Wake
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.tasks import guarded
-from kvmesh.transport.zmq.publisher import EventPublisher
 from kvmesh_lab.mocker.actor import (
     CancelGeneration,
     EngineStepped,
@@ -20,6 +19,7 @@ from kvmesh_lab.mocker.actor import (
 from kvmesh_lab.mocker.model.cache_group import split_key
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.request import EngineRequest, EngineStatistics, Step
+from kvmesh_lab.mocker.publisher import EventPublisher
 from kvmesh_lab.mocker.vllm.events import encode_events
 
 MAX_LAG_S = 0.05

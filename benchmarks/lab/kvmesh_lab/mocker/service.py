@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from kvmesh.app.prompts.tokenizer import Tokenizer
+from kvmesh.core.prompts.byte_tokenizer import check_ids
 from kvmesh.errors import RequestError
 from kvmesh.tasks import Jobs
 from kvmesh_lab.mocker.engine import EngineRunner
@@ -161,7 +162,7 @@ class GenerationService:
     def _encode(self, prompt: Prompt, request: GenerationRequest) -> "array[int]":
         if isinstance(prompt, str):
             return self._tokenizer.encode(prompt, add_special_tokens=request.add_special_tokens)
-        self._tokenizer.check_ids(prompt)
+        check_ids(prompt, self._tokenizer.vocab_size)
         return array("I", prompt)
 
     def _choose_rank(self, reply: Reply) -> int:

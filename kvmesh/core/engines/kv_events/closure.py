@@ -1,6 +1,6 @@
 """Making one worker's cache prefix-closed, so that the index may bisect over depth."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -23,6 +23,56 @@ class ClosureStatistics(msgspec.Struct, frozen=True):
     forgotten: int
 
 
+class Children:
+    """The children of each block: most have one, which is kept by itself, others a set."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self) -> None:
+        self._of: dict[int, int | set[int]] = {}
+
+    def __contains__(self, parent: int) -> bool:
+        return parent in self._of
+
+    def of(self, parent: int) -> Collection[int]:
+        """Return the children of a block, in no order."""
+        children = self._of.get(parent, ())
+        return (children,) if isinstance(children, int) else children
+
+    def link(self, parent: int, block: int) -> None:
+        """Note a child that its parent has not got."""
+        known = self._of.setdefault(parent, block)
+        if known == block:
+            return
+        if isinstance(known, int):
+            self._of[parent] = {known, block}
+        else:
+            known.add(block)
+
+    def unlink(self, parent: int, block: int) -> None:
+        """Forget a child."""
+        known = self._of[parent]
+        if isinstance(known, int):
+            del self._of[parent]
+            return
+        known.discard(block)
+        if len(known) == 1:
+            self._of[parent] = known.pop()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._of.clear()
+
+    def copy(self) -> "Children":
+        """Return the same, to be changed apart."""
+        made = Children()
+        made._of = {
+            parent: children if isinstance(children, int) else children.copy()
+            for parent, children in self._of.items()
+        }
+        return made
+
+
 class Closure:
     """The greatest prefix-closed subset of what one worker holds in one tier.
 
@@ -37,7 +87,7 @@ class Closure:
         self.tier = tier
         self.max_hidden = max_hidden
         self._parent: dict[int, int] = {}
-        self._children: dict[int, int | set[int]] = {}
+        self._children = Children()
         self._hidden: dict[int, None] = {}
         self._forgotten = 0
 
@@ -68,7 +118,7 @@ class Closure:
                 else:
                     hidden[block] = None
                 if parent != ROOT:
-                    self._link(parent, block)
+                    self._children.link(parent, block)
             parent = block
         if len(hidden) > self.max_hidden:
             self._forget()
@@ -91,7 +141,7 @@ class Closure:
                 gone.append(block)
             del self._parent[block]
             if parent != ROOT:
-                self._unlink(parent, block)
+                self._children.unlink(parent, block)
         if len(self._hidden) > self.max_hidden:
             self._forget()
         return [
@@ -118,10 +168,7 @@ class Closure:
         """Return another that holds, and hides, the same in another tier."""
         made = Closure(tier, max_hidden=self.max_hidden)
         made._parent = self._parent.copy()
-        made._children = {
-            parent: children if isinstance(children, int) else children.copy()
-            for parent, children in self._children.items()
-        }
+        made._children = self._children.copy()
         made._hidden = self._hidden.copy()
         return made
 
@@ -138,43 +185,19 @@ class Closure:
     def _descendants(self, block: int) -> list[int]:
         """Return every held descendant, parents first: all visible when `block` is, else hidden."""
         found: list[int] = []
-        stack = self._children_of(block)
+        stack = sorted(self._children.of(block))
         while stack:
             child = stack.pop()
             found.append(child)
             if child in self._children:
-                stack += self._children_of(child)
+                stack += sorted(self._children.of(child))
         return found
-
-    def _children_of(self, block: int) -> list[int]:
-        children = self._children.get(block)
-        if children is None:
-            return []
-        return [children] if isinstance(children, int) else sorted(children)
-
-    def _link(self, parent: int, block: int) -> None:
-        known = self._children.get(parent)
-        if known is None:
-            self._children[parent] = block
-        elif isinstance(known, int):
-            self._children[parent] = {known, block}
-        else:
-            known.add(block)
-
-    def _unlink(self, parent: int, block: int) -> None:
-        known = self._children[parent]
-        if isinstance(known, int):
-            del self._children[parent]
-            return
-        known.discard(block)
-        if len(known) == 1:
-            self._children[parent] = known.pop()
 
     def _forget(self) -> None:
         while len(self._hidden) > self.max_hidden:
             block = next(iter(self._hidden))
             del self._hidden[block]
-            self._unlink(self._parent.pop(block), block)
+            self._children.unlink(self._parent.pop(block), block)
             self._forgotten += 1
 
 

@@ -12,7 +12,7 @@ from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.members.loads import LOCAL
 
 
-class Followed:
+class Followed(msgspec.Struct, eq=False):
     """A booking and what is awaited of it. Times are the caller's clock, seconds.
 
     `number` counts them. `last` is the last full block of the prompt, None where its coming would
@@ -21,16 +21,13 @@ class Followed:
     `reported`: somebody will tell of its end, so that nothing else ends it.
     """
 
-    __slots__ = ("booking", "due_s", "last", "number", "prefilled_s", "reported", "tokens")
-
-    def __init__(self, booking: Booking, last: Hashes | None, due_s: float, tokens: int) -> None:
-        self.booking = booking
-        self.last = last
-        self.due_s = due_s
-        self.tokens = tokens
-        self.number = 0
-        self.prefilled_s = -1.0
-        self.reported = False
+    booking: Booking
+    last: Hashes | None
+    due_s: float
+    tokens: int
+    number: int = 0
+    prefilled_s: float = -1.0
+    reported: bool = False
 
 
 TRIES: Final = 3

@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from typing import Final
 
+import msgspec
+
 from kvmesh.core.blocks.events import WorkerId
 
 MOST_S: Final = 3600.0
@@ -12,13 +14,10 @@ _WEIGHT: Final = 0.05
 _PLAIN_SAMPLES: Final = int(1 / _WEIGHT)
 
 
-class _Means:
-    __slots__ = ("decode_s", "samples", "tokens")
-
-    def __init__(self) -> None:
-        self.samples = 0
-        self.tokens = 0.0
-        self.decode_s = 0.0
+class _Means(msgspec.Struct, eq=False):
+    samples: int = 0
+    tokens: float = 0.0
+    decode_s: float = 0.0
 
     def learn(self, tokens: int, decode_s: float) -> None:
         self.samples += 1

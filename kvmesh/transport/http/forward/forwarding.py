@@ -23,7 +23,6 @@ from kvmesh.transport.http.forward.endings import (
 from kvmesh.transport.http.forward.message import message_to
 from kvmesh.transport.http.forward.passed_answer import PassedAnswer
 from kvmesh.transport.http.forward.plan import (
-    NO_HOLD,
     WAIT,
     ForwardOptions,
     ForwardPlan,
@@ -61,6 +60,9 @@ class Forward:
         "_attempts", "_continued", "_failure", "_paused", "_pool", "_retries", "_target", "_wait",
         "answer", "call", "clock", "exchange", "options", "plan", "resumption", "scope", "unnamed",
     )  # fmt: skip
+
+    bound: None = None
+    """A failed attempt leaves the request here."""
 
     def __init__(
         self,
@@ -122,16 +124,6 @@ class Forward:
 
     # what its plan, and who watches over it, see
 
-    @property
-    def bound(self) -> str | None:
-        """Return None: a failed attempt leaves the request here."""
-        return None
-
-    @property
-    def may_hold(self) -> bool:
-        """Return whether it may be held while nobody can take it."""
-        return self.exchange.request.header(NO_HOLD[0]) != NO_HOLD[1]
-
     def proceed(self) -> None:
         """Ask the plan for the next target; a plan that said `Wait` calls this."""
         if self.scope.over:
@@ -170,11 +162,6 @@ class Forward:
         if self.options.keep is None or self.answer is None or self.answer.stream is None:
             return ""
         return "no" if self.resumption is None else self.resumption.word
-
-    @property
-    def silent_s(self) -> float:
-        """Return for how long it may wait while its client is shown nothing."""
-        return self.exchange.silent_s
 
     def patience_s(self) -> float:
         """Return for how long its client waits for a byte, by its own headers; infinite: untold."""

@@ -28,6 +28,7 @@ from kvmesh.transport.http.upstream.messages import (
 )
 from kvmesh.transport.http.upstream.response_head import HeldAnswer, ResponseHead
 from kvmesh.transport.http.wire.deadlines import NEVER
+from kvmesh.transport.http.wire.headers import Headers
 
 MAX_SCANNED_BYTES: Final = 1 << 20
 """Of a whole answer, for the usage in it."""
@@ -114,18 +115,12 @@ class PassedAnswer:
         """Pass on what was kept back, once it is written: this is the client's answer."""
         self._head = self._held = None
         exchange, owner, status = self._exchange, self.owner, head.status
-        self.begun = True
-        exchange.request.release_body()
+        added = self._accept(head)
         if (clock := owner.clock) is not None:
             clock.deadline_s = clock.expires_at_s  # no comments any more
             if clock.expires_at_s is NEVER:
                 clock.stop()
                 owner.clock = None
-        added = owner.plan.on_head(status)
-        if owner.unnamed:
-            self._adopt_id(head)
-        if exchange.scope.trace is not None:
-            exchange.scope.trace.answered(added)
         if exchange.started:
             if not head.events or status not in _SUCCESS:
                 self.failed = bytearray()
@@ -140,6 +135,18 @@ class PassedAnswer:
         stream = self.stream
         if stream is not None and exchange.chunked:
             self.on_chunk = stream.take, exchange.channel.transport.write
+
+    def _accept(self, head: ResponseHead) -> Headers:
+        """Take this as the client's answer; return the headers to add to it."""
+        exchange = self._exchange
+        self.begun = True
+        exchange.request.release_body()
+        added = self.owner.plan.on_head(head.status)
+        if self.owner.unnamed:
+            self._adopt_id(head)
+        if exchange.scope.trace is not None:
+            exchange.scope.trace.answered(added)
+        return added
 
     def _adopt_id(self, head: ResponseHead) -> None:
         """Call a request that its client gave no id what its upstream does."""
@@ -254,13 +261,7 @@ class PassedAnswer:
         judged = check is not None and form and head.status == _OK and not head.opaque
         if judged and check is not None and not self._is_good(check, body):
             return
-        self.begun = True
-        exchange.request.release_body()
-        added = owner.plan.on_head(head.status)
-        if owner.unnamed:
-            self._adopt_id(head)
-        if exchange.scope.trace is not None:
-            exchange.scope.trace.answered(added)
+        added = self._accept(head)
         self._whole = body if self._options.reads_usage and not judged else None
         exchange.scope.kind = "finished"
         lines = head.foreign_lines if added else head.all_lines

@@ -19,7 +19,6 @@ NO_HOLD: Final[Header] = (b"x-kvmesh-wait-for-worker-s", b"0")
 holds it instead, or knows another bucket.
 """
 
-
 GROW_TOKENS: Final = 16
 """A plan is told of the first token, and then of so many more."""
 
@@ -88,6 +87,11 @@ class Forwarding(Protocol):
     """A request on its way, as its plan and those who watch over it see it."""
 
     @property
+    def exchange(self) -> Incoming:
+        """Return the request, and the way to answer it."""
+        ...
+
+    @property
     def scope(self) -> Scope:
         """Return the request's owner."""
         ...
@@ -100,24 +104,12 @@ class Forwarding(Protocol):
         """
         ...
 
-    @property
-    def may_hold(self) -> bool:
-        """Return whether the plan may say `Wait` while nobody can take it (no `NO_HOLD`)."""
-        ...
-
     def proceed(self) -> None:
         """Ask the plan for the next target: it said `Wait`."""
         ...
 
     def fail_attempt(self, failure: UpstreamFailure) -> None:
         """Give the present attempt up, unless its answer has begun."""
-        ...
-
-    @property
-    def silent_s(self) -> float:
-        """Return for how long it may wait while its client is shown nothing, inf: that of a stream
-        is shown comments.
-        """
         ...
 
     def patience_s(self) -> float:

@@ -154,17 +154,18 @@ class Resumption:
     """
 
     __slots__ = (
-        "_asked", "_body", "_charge", "_doubted", "_form", "_ids", "_keep", "_key",
-        "_kind", "_opening", "_stream", "continued", "going", "marking", "thick",
+        "_asked", "_charge", "_doubted", "_ids", "_keep", "_key",
+        "_kind", "_opening", "_stream", "body", "continued", "form", "going", "marking",
+        "thick",
     )  # fmt: skip
 
     def __init__(
         self, keep: StreamKeep, form: StreamForm, kind: str, body: bytes, charge: int
     ) -> None:
         self._keep = keep
-        self._form = form
+        self.form = form
         self._kind = kind
-        self._body = body
+        self.body = body
         self._charge = charge
         self._ids = b'"return_token_ids"' in body and asks_ids(body)
         self._asked = False
@@ -178,14 +179,9 @@ class Resumption:
         self.marking = False
 
     @property
-    def body(self) -> bytes:
-        """Return the request's body, b"" where nothing is kept; once it is thin without prompt."""
-        return self._body
-
-    @property
     def key(self) -> bytes:
         """Return what the request's body is known by, b"" where nothing is kept."""
-        return self._key or (key_of(self._body) if self._body else b"")
+        return self._key or (key_of(self.body) if self.body else b"")
 
     def thin(self, stream: EventStream) -> None:
         """Let go of a long prompt's text if its ids are kept, once some of the answer has passed:
@@ -195,27 +191,22 @@ class Resumption:
         if kept is None or not (kept.content_bytes or kept.lost):
             return
         self.thick = False
-        if way_of(self._form, kept) != "ids":
+        if way_of(self.form, kept) != "ids":
             return
-        thin = without_prompt(self._body)
-        self._key = key_of(self._body)
-        self._charge -= len(self._body) - len(thin)
-        self._keep.used -= len(self._body) - len(thin)
-        self._body = thin
-        self._form = msgspec.structs.replace(self._form, again=False)
+        thin = without_prompt(self.body)
+        self._key = key_of(self.body)
+        self._charge -= len(self.body) - len(thin)
+        self._keep.used -= len(self.body) - len(thin)
+        self.body = thin
+        self.form = msgspec.structs.replace(self.form, again=False)
 
     @property
     def word(self) -> str:
         """Return what the client may count on now that its upstream is known."""
-        form = self._form
+        form = self.form
         if form.by_ids and (self._asked or self._ids):
             return form.word
         return "exact" if form.again else "no"
-
-    @property
-    def form(self) -> StreamForm:
-        """Return how it may go on, by its request alone."""
-        return self._form
 
     def take_up(self, opening: bytes, going: Continuation) -> None:
         """Go on with a stream that its client has lost."""
@@ -241,15 +232,15 @@ class Resumption:
         if going is not None and going.body is not None:
             self._asked = origin not in self._keep.refuses
             return going.path, going.body if self._asked else without_ids(going.body)
-        body = body or self._body
+        body = body or self.body
         gives = gives_ids and origin not in self._keep.refuses
-        self._asked = self._form.by_ids and gives and not self._ids
+        self._asked = self.form.by_ids and gives and not self._ids
         return path, with_ids(body) if self._asked else body
 
     def watch(self, stream: EventStream) -> None:
         """Have what passes of an upstream's stream kept."""
-        if self._form.word != "no":
-            stream.keep(2 * len(self._body) + _IDS_BYTES, not self._ids, self.marking)
+        if self.form.word != "no":
+            stream.keep(2 * len(self.body) + _IDS_BYTES, not self._ids, self.marking)
             self._stream = stream
 
     def unasked(self, status: int, origin: str) -> bool:
@@ -297,10 +288,10 @@ class Resumption:
         upstream was lost it never will. `poison`: this very request ends its upstreams.
         """
         ended = stream.is_complete() and not stream.errors
-        if self._form.word == "no" or stream.torn or ended:
+        if self.form.word == "no" or stream.torn or ended:
             return None
         seen = self._seen(stream, cast("Continues", plan).cached_tokens)
-        going = go_on(self._body, self._kind, self._form, seen)
+        going = go_on(self.body, self._kind, self.form, seen)
         lost = failure.kind != "left"
         if isinstance(going, bytes):
             if not lost:
@@ -308,7 +299,7 @@ class Resumption:
             cast("Continues", plan).lose(failure)
             return going
         if going is not None and not (lost and (poison or self.continued >= MOST_CONTINUED)):
-            exchange.request.body = self._body
+            exchange.request.body = self.body
             if exchange.request.header(STREAM_ID) is not None:
                 exchange.request.change_headers(_NAMED, ())  # what goes on is not begun anew
             asked = Going(exchange, going.tokens, len(seen.kept.token_ids) // 4)
@@ -319,7 +310,7 @@ class Resumption:
                 return asked
         if lost:
             self._keep.lost += 1
-            self._form = _LOST
+            self.form = _LOST
         return None
 
     def _seen(self, stream: EventStream, cached: int | None) -> Seen:
@@ -346,7 +337,7 @@ class Resumption:
         """Let go of what was kept."""
         self._keep.used -= self._charge
         self._charge = 0
-        self._body = b""
+        self.body = b""
         self.going = self._stream = None
 
 

@@ -32,8 +32,6 @@ class RouterAnswer(PassedAnswer):
         if not exchange.started:
             self.early = True
             self._adopt_id(head)
-            lines = head.all_lines
-            lines = head.lines(ours=True) if lines is None else lines
-            exchange.pass_head(head.status, lines, (), None)
+            exchange.pass_head(head.status, head.lines(ours=True), (), None)
         exchange.write(data)
         return b""

@@ -1,5 +1,6 @@
 """One whole request, as handlers see it, and the headers it goes on with."""
 
+from collections.abc import Callable
 from math import inf
 from typing import Final
 
@@ -12,6 +13,7 @@ from kvmesh.transport.http.server.limits import BodyBudget
 from kvmesh.transport.http.wire.headers import (
     HOP_BY_HOP,
     PLAIN_CONNECTION,
+    Header,
     Headers,
     end_to_end,
 )
@@ -149,33 +151,23 @@ def forwarded_block(request: Request, replaced: Headers = ()) -> bytes:
     plain = get(b"connection") is None or _is_plain(head)
     for name, _ in replaced:
         plain = plain and get(name) is None
+    own: list[Header] = []
+    find: Callable[[bytes], bytes | None] = get
     if not plain:
-        return _render(request, _REPLACED.union([name for name, _ in replaced]))
+        own = end_to_end(request.headers, _REPLACED.union([name for name, _ in replaced]))
+        find = dict(own).get
     before, client = get(b"x-forwarded-for"), request.client.encode()
-    own = [(b"x-forwarded-for", b"%b, %b" % (before, client) if before else client)]
-    if get(b"x-forwarded-proto") is None:
+    own.append((b"x-forwarded-for", b"%b, %b" % (before, client) if before else client))
+    if find(b"x-forwarded-proto") is None:
         own.append(_SECURE if request.secure else _BARE)
-    if get(b"x-forwarded-host") is None and (host := get(b"host")) is not None:
+    if find(b"x-forwarded-host") is None and (host := get(b"host")) is not None:
         own.append((b"x-forwarded-host", host))
-    return head.render(_NOT_FORWARDED) + render(own)
+    return head.render(_NOT_FORWARDED) + render(own) if plain else render(own)
 
 
 def _is_plain(head: Head) -> bool:
     """Return whether its Connection headers name no other headers as of this hop only."""
     return all(value.lower() in PLAIN_CONNECTION for _, value in head.select(_CONNECTION))
-
-
-def _render(request: Request, drop: frozenset[bytes]) -> bytes:
-    headers = end_to_end(request.headers, drop)
-    before = request.header(b"x-forwarded-for")
-    client = request.client.encode()
-    headers.append((b"x-forwarded-for", b"%b, %b" % (before, client) if before else client))
-    sent = {name for name, _ in headers}
-    if b"x-forwarded-proto" not in sent:
-        headers.append((b"x-forwarded-proto", b"https" if request.secure else b"http"))
-    if b"x-forwarded-host" not in sent and (host := request.header(b"host")) is not None:
-        headers.append((b"x-forwarded-host", host))
-    return render(headers)
 
 
 def patience_s(request: Request) -> float:

@@ -81,11 +81,7 @@ class HttpServer:
         """Stop accepting, let open exchanges finish for `grace_s` seconds, cut the rest."""
         if self._listener is None:
             return
-        self._stop_accepting()
-        self._listener.draining = True
-        for connection in list(self._listener.connections):
-            connection.shut(at_once=False)
-        self._check_quiet()
+        self._shut(self._listener, at_once=False)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._quiet.wait(), grace_s)
         await self.close()
@@ -94,11 +90,7 @@ class HttpServer:
         """Stop at once: every connection is cut. Safe to call twice."""
         if self._listener is None:
             return
-        self._stop_accepting()
-        self._listener.draining = True
-        for connection in list(self._listener.connections):
-            connection.shut(at_once=True)
-        self._check_quiet()
+        self._shut(self._listener, at_once=True)
         await self._quiet.wait()
         self._listener.wheel.close()
 
@@ -117,10 +109,15 @@ class HttpServer:
             handler_failures=listener.crashes,
         )
 
-    def _stop_accepting(self) -> None:
+    def _shut(self, listener: Listener, *, at_once: bool) -> None:
+        """Accept nobody more, and have connections end, busy ones only `at_once`."""
         for server in self._servers:
             server.close()
         self._servers.clear()
+        listener.draining = True
+        for connection in list(listener.connections):
+            connection.shut(at_once=at_once)
+        self._check_quiet()
 
     def _check_quiet(self) -> None:
         listener = self._listener

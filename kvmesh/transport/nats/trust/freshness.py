@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from kvmesh.transport.nats.trust.seal import STALE_MS, Seal
 
 MOST_SENDERS: Final = 10_000
@@ -15,16 +17,15 @@ Sender = tuple[str, str]
 """Session and subject."""
 
 
-class _Taken:
+class _Taken(msgspec.Struct, eq=False):
     """What was taken of one key, the latest arrivals last.
 
     What is signed before `floor_ms` is refused of senders that are not remembered: some were
     forgotten to make room.
     """
 
-    def __init__(self) -> None:
-        self.floor_ms = 0
-        self.moments: dict[Sender, tuple[tuple[int, int], int]] = {}
+    floor_ms: int = 0
+    moments: dict[Sender, tuple[tuple[int, int], int]] = {}
 
 
 class Freshness:

@@ -17,12 +17,12 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.members.loads import MOST_TOKENS, new_speeds
 from kvmesh.core.routing.output_lengths import (
-    NO_FORECAST,
     OutputForecast,
     OutputStatistics,
     new_lengths,
 )
 from tests.reference.routing import output_lengths
+from tests.reference.routing.output_lengths import NO_FORECAST
 from tests.reference.workers import speeds as model
 from tests.reference.workers.relative_speed import Ratio
 from tests.reference.workers.speed_report import speed_report

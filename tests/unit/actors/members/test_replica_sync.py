@@ -259,14 +259,14 @@ def test_a_lost_message_of_a_peer_makes_this_replica_ask_until_answered() -> Non
 def test_a_peer_whose_booking_expired_here_is_asked_for_its_state() -> None:
     driver = Driver()
     talk(driver, lost=0)
-    known = driver.sync.known_upto("r2")
+    known = driver.sync.peers.known_upto("r2")
     driver.now = 11.0
 
     effects = driver.publish(Tick("beat"))
 
     assert known == (7, 3)
     assert driver.sequences.owned("r2") == []
-    assert driver.sync.known_upto("r2") is None
+    assert driver.sync.peers.known_upto("r2") is None
     assert [one.subject for one in of(Publish, effects)][1:] == ["kvmesh.rctl.code.r2"]
 
 
@@ -276,7 +276,7 @@ def test_of_a_peer_never_heard_nothing_is_known_or_doubted() -> None:
     driver.now = 11.0
     driver.publish(Tick("beat"))
 
-    assert driver.sync.known_upto("r9") is None
+    assert driver.sync.peers.known_upto("r9") is None
     assert driver.sync.statistics().states_asked == 0
 
 

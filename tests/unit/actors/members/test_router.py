@@ -61,6 +61,19 @@ def test_a_worker_seen_can_be_found_until_it_is_gone() -> None:
     assert router.workers() == ()
 
 
+def test_a_worker_is_found_by_its_url_unless_it_has_failed() -> None:
+    router = make_router()
+    second = msgspec.structs.replace(BEAT, worker=WorkerId("w2"))
+    for beat in (BEAT, second):
+        router.receive(WorkerSeen(beat), 0.0)
+
+    left_out: tuple[set[WorkerId], ...] = (set(), {BEAT.worker}, {BEAT.worker, second.worker})
+    found = [router.worker_at(BEAT.url, failed) for failed in left_out]
+
+    assert found == ["w1", "w2", None]
+    assert router.worker_at("http://w3:8000", ()) is None
+
+
 @pytest.mark.parametrize("change", [{"epoch": 2}, {"answering": False}])
 def test_an_engine_that_began_anew_or_hangs_holds_no_adapter_ready(
     change: dict[str, int | bool],

@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.app.front.viewers import RedactedPlan, Viewers, viewers_of
+from kvmesh.app.front.viewers import Viewers, viewers_of
 from kvmesh.core.admission.access import Viewer
 from kvmesh.errors import RequestError
 from kvmesh.settings.roles import RouterSettings
@@ -85,18 +85,6 @@ def test_overlap_is_told_to_those_who_may_know_it() -> None:
     assert not apart.hides(request(TENANT, VIEW))
     with pytest.raises(RequestError, match="2 headers"):
         shared.hides(request(TENANT, TENANT, VIEW))
-
-
-def test_a_veiled_plan_is_the_plan_but_for_what_tells_of_caches() -> None:
-    plan = Plan()
-    veiled = RedactedPlan(plan)
-
-    assert veiled.next_target() is None
-    assert veiled.on_attempt_failed(UpstreamFailure("before_send", "refused", "why", "o"))
-    assert veiled.on_head(200) == [(b"x-kvmesh-worker", b"200")]
-    veiled.on_tokens(7)
-    veiled.on_finish(Outcome("finished", 200, 1))
-    assert plan.asked == ["next_target", "why", "7", "finished"]
 
 
 def test_viewers_are_of_the_settings() -> None:

@@ -1,5 +1,7 @@
 from collections.abc import Sequence
 from math import inf
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -50,9 +52,10 @@ class Waiting:
         self.due = Due(sent_s) if due else None
         self.given_up: list[str] = []
         self.bound = None
-        self.may_hold = True
         self.passed = 0
-        self.silent_s = inf
+        self.exchange: Any = SimpleNamespace(
+            silent_s=inf, request=SimpleNamespace(header=lambda _: None)
+        )
         self.resumable = ""
 
     def patience_s(self) -> float:

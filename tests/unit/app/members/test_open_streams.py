@@ -1,4 +1,6 @@
 from math import inf
+from types import SimpleNamespace
+from typing import Any
 
 from kvmesh.app.members.open_streams import QUIET_S, STAY_S, OpenStreams
 from kvmesh.core.members.membership import Membership
@@ -12,8 +14,7 @@ class Flowing:
     """A stream from a member, and its way."""
 
     bound = None
-    may_hold = True
-    silent_s = inf
+    exchange: Any = SimpleNamespace(silent_s=inf, request=SimpleNamespace(header=lambda _: None))
     resumable = "exact"
 
     def __init__(self, worker: str) -> None:

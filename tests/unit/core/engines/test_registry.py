@@ -15,7 +15,7 @@ from kvmesh.core.engines.registry import (
     needs_naming,
 )
 from kvmesh.settings.features import ConnectorSettings
-from kvmesh.settings.mocker import MockerSettings
+from kvmesh_lab.mocker.settings import MockerSettings
 
 
 def test_every_kind_has_a_name_that_settings_know() -> None:

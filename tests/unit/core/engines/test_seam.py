@@ -18,7 +18,6 @@ MAY_NAME = {
     "benchmarks/lab/kvmesh_lab/replay/command.py": "a remedy",
     "benchmarks/lab/kvmesh_lab/replay/options.py": "help",
     "benchmarks/lab/kvmesh_lab/report/table.py": "a remedy",
-    "kvmesh/settings/mocker.py": "help",
     "kvmesh/settings/requests.py": "help",
     "kvmesh/settings/roles.py": "help",
     # Where a rule was taken from.
@@ -31,7 +30,6 @@ MAY_NAME = {
     "kvmesh/core/engines/kv_events/event_source.py": "source",
     # What the mocker, which pretends to be an engine of one kind, is made of.
     "benchmarks/lab/kvmesh_lab/mocker": "a pretend engine",
-    "kvmesh/transport/zmq/publisher.py": "a pretend engine",
     "benchmarks/lab/kvmesh_lab/conformance/gateway/endpoints.py": "a pretend engine",
     # The published cost formula of that name.
     "kvmesh/core/cost/formulas.py": "formula",

@@ -1,8 +1,7 @@
 import pytest
 
+from kvmesh.core.engines.event_stream import MAX_EVENT_BYTES, EventStream
 from kvmesh.core.engines.sse import (
-    MAX_EVENT_BYTES,
-    SseScanner,
     Usage,
     error_status,
     find_usage,
@@ -11,8 +10,8 @@ from kvmesh.core.engines.sse import (
 TOKEN = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":" a"}}]}\n\n'
 
 
-def scan(*pieces: bytes) -> SseScanner:
-    scanner = SseScanner()
+def scan(*pieces: bytes) -> EventStream:
+    scanner = EventStream()
     for piece in pieces:
         scanner.feed(piece)
     return scanner

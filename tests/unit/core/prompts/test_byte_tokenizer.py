@@ -74,7 +74,7 @@ def test_an_id_outside_the_vocabulary_is_refused_with_its_position() -> None:
     check_ids([], 10)
     check_ids([0, 9], 10)
     with pytest.raises(RequestError, match=r"token id 320 at position 1 .* 0\.\.319") as caught:
-        TOKENIZER.check_ids([1, VOCAB_SIZE, -1])
+        check_ids([1, VOCAB_SIZE, -1], TOKENIZER.vocab_size)
     with pytest.raises(RequestError, match="token id -1 at position 0"):
         check_ids(array("i", [-1]), 10)
     assert caught.value.param == "prompt"

@@ -8,6 +8,7 @@ import pytest
 from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.template import ChatTemplate
 from kvmesh.core.engines.registry import EngineKind
+from kvmesh.core.prompts.byte_tokenizer import check_ids
 from kvmesh.core.prompts.hf_tokenizer import HfTokenizer
 from kvmesh.core.prompts.text_packer import MOST_MESSAGES
 from kvmesh.core.prompts.tokenizer_facts import TextBackend, TokenizerOptions
@@ -283,9 +284,9 @@ def test_a_lone_surrogate_in_a_part_is_the_clients_error() -> None:
 def test_ids_and_lengths_are_judged_by_the_backend() -> None:
     tokenizer = make(Characters(), {})
 
-    tokenizer.check_ids([0, 999])
+    check_ids([0, 999], tokenizer.vocab_size)
     with pytest.raises(RequestError, match="token id 1000"):
-        tokenizer.check_ids([1000])
+        check_ids([1000], tokenizer.vocab_size)
     assert tokenizer.inline_characters >= 100
     assert tokenizer.inline_characters < 101
 

@@ -144,8 +144,8 @@ def test_bounds_refuse_and_say_when_to_come_again() -> None:
     refusal = binding.ask(make_request("r3", family=2), 0.0)
 
     assert isinstance(refusal, Refusal)
-    assert (refusal.status, refusal.retry_after_s) == (503, binding.retry_after_s())
-    assert binding.statistics().refused == 1
+    assert (refusal.status, refusal.retry_after_s) == (503, binding.queue.retry_after_s())
+    assert binding.queue.statistics().refused == 1
 
 
 def test_the_work_of_a_request_is_what_nobody_has_cached() -> None:
@@ -170,7 +170,7 @@ def test_whoever_waits_too_long_or_leaves_is_forgotten() -> None:
     assert binding.expire(1.0) == ["late"]
     scheduler.first_token("r1", 1.0)
     assert release(binding, 1.0) == []
-    assert binding.options.max_wait_s == 1.0
+    assert binding.queue.options.max_wait_s == 1.0
 
 
 def ask_held(binding: LateBinding, *requests: RouteRequest) -> None:
@@ -324,7 +324,7 @@ def test_a_request_that_cannot_be_looked_up_ends_alone() -> None:
 def test_a_request_that_cannot_take_its_place_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     binding, scheduler = make_binding(W1, fairness="locality")
     binding.ask(make_request("r1"), 0.0)
-    before = binding.statistics().queued
+    before = binding.queue.statistics().queued
     hashes = BrokenHashes()
     find = scheduler.overlaps.find_groups
 
@@ -336,7 +336,7 @@ def test_a_request_that_cannot_take_its_place_is_not_held(monkeypatch: pytest.Mo
     with pytest.raises(RuntimeError, match="broken"):
         binding.ask(RouteRequest("broken", hashes, 4000, tenant="a"), 0.0)
 
-    assert binding.statistics().queued == before
+    assert binding.queue.statistics().queued == before
     assert not binding.waiting
     assert scheduler.ledger.statistics().waiting == 0
 
@@ -443,7 +443,7 @@ def test_what_is_queued_is_refused_before_its_client_gives_up() -> None:
 
     assert binding.bound_s("r2", 4.5, 0.0) == 4.5
     assert binding.bound_s("r3", float("inf"), 0.0) == 30.0
-    assert binding.expected_wait_s("r2", 1.0) == binding.retry_after_s()
+    assert binding.expected_wait_s("r2", 1.0) == binding.queue.retry_after_s()
     assert binding.expire(4.5) == ["r2"]
     assert binding.expire(29.9) == []
     assert binding.expire(30.0) == ["r3"]

@@ -13,10 +13,10 @@ from kvmesh.transport.grpc.session_events import (
     OPENED,
     REFUSED_STREAM,
     RESET,
-    RESOURCE_EXHAUSTED,
     RESUMED,
     UNIMPLEMENTED,
 )
+from tests.reference.transport.grpc_messages import RESOURCE_EXHAUSTED
 from tests.reference.transport.grpc_session import Session
 from tests.unit.transport.grpc.client import HEAD, MAKERS, Client, frame
 

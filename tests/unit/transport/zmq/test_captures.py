@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvmesh.core.engines.kv_events.cache import EngineCache
-from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
+from kvmesh_lab.mocker.publisher import EventPublisher, ZmqPublisherOptions
 
 pytestmark = pytest.mark.integration
 

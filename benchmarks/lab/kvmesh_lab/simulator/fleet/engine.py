@@ -9,7 +9,6 @@ import msgspec
 
 from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.engines.kv_events.closure import Closure
-from kvmesh.core.engines.kv_events.tier_table import Dropped, TierStored, TierTable
 from kvmesh.core.members.worker_info import AdapterReport, LoadReport
 from kvmesh_lab.mocker.model.cache_group import FIRST_OTHER
 from kvmesh_lab.mocker.model.engine import EngineModel
@@ -26,6 +25,7 @@ from kvmesh_lab.mocker.model.step_calendar import StepCalendar
 from kvmesh_lab.simulator.fleet.ends import EngineEnds
 from kvmesh_lab.simulator.fleet.options import FleetOptions
 from kvmesh_lab.simulator.fleet.request import Passage
+from kvmesh_lab.simulator.fleet.tier_table import Dropped, TierStored, TierTable
 
 RUN_STEPS: Final = 64
 """Steps looked ahead at most: a request that comes makes what is left of them vain."""

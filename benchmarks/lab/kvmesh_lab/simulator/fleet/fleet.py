@@ -12,10 +12,10 @@ from kvmesh.core.cost.selection import Random
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.routing.decision import Decision, RouterOptions
 from kvmesh.errors import NoWorkerError, RequestError, UnattainableError
-from kvmesh.runtime.agenda import Agenda
 from kvmesh_lab.mocker.model.faults import Fault
 from kvmesh_lab.mocker.model.request import Step
 from kvmesh_lab.report.outcome import RequestOutcome
+from kvmesh_lab.simulator.fleet.agenda import Agenda
 from kvmesh_lab.simulator.fleet.course import Course
 from kvmesh_lab.simulator.fleet.engine import FleetEngine, make_engines
 from kvmesh_lab.simulator.fleet.faults import SlowDown, make_plans

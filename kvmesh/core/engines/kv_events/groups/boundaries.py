@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.blocks.events import ROOT
+from kvmesh.core.engines.kv_events.closure import Children
 
 TIER_BITS: Final = 24
 
@@ -40,7 +41,7 @@ class Boundaries:
 
     def __init__(self) -> None:
         self._at: dict[int, Boundary] = {}
-        self._children: dict[int, int | set[int]] = {}
+        self._children = Children()
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -61,13 +62,7 @@ class Boundaries:
         above = ROOT if parent is None else parent.key
         depth = 1 if parent is None else parent.depth + 1
         made = self._at[key] = Boundary(key, above, content, root, depth, [0] * groups)
-        children = self._children.get(above)
-        if children is None:
-            self._children[above] = key
-        elif isinstance(children, int):
-            self._children[above] = {children, key}
-        else:
-            children.add(key)
+        self._children.link(above, key)
         return made
 
     def above(self, boundary: Boundary, units: int) -> Boundary | None:
@@ -96,7 +91,7 @@ class Boundaries:
         for _ in range(units):
             if not found:
                 break
-            found = [self._at[key] for one in found for key in self._keys_below(one.key)]
+            found = [self._at[key] for one in found for key in self._children.of(one.key)]
         return found
 
     def prune(self, boundary: Boundary) -> list[Boundary]:
@@ -105,7 +100,7 @@ class Boundaries:
         one: Boundary | None = boundary
         while one is not None and not one.uses and one.key not in self._children:
             del self._at[one.key]
-            self._unlink(one)
+            self._children.unlink(one.parent, one.key)
             gone.append(one)
             one = self._at.get(one.parent)
         return gone
@@ -114,18 +109,3 @@ class Boundaries:
         """Forget all."""
         self._at.clear()
         self._children.clear()
-
-    def _keys_below(self, key: int) -> tuple[int, ...]:
-        children = self._children.get(key)
-        if children is None:
-            return ()
-        return (children,) if isinstance(children, int) else tuple(children)
-
-    def _unlink(self, boundary: Boundary) -> None:
-        children = self._children[boundary.parent]
-        if isinstance(children, int):
-            del self._children[boundary.parent]
-            return
-        children.discard(boundary.key)
-        if len(children) == 1:
-            self._children[boundary.parent] = children.pop()

@@ -12,8 +12,8 @@ import zmq
 
 from kvmesh.core.engines.kv_events.event_source import END_OF_REPLAY, SourceOptions
 from kvmesh.errors import TransportError
-from kvmesh.transport.zmq.publisher import EventPublisher, ZmqPublisherOptions
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
+from kvmesh_lab.mocker.publisher import EventPublisher, ZmqPublisherOptions
 
 pytestmark = pytest.mark.integration
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.runtime.agenda import Agenda
+from kvmesh_lab.simulator.fleet.agenda import Agenda
 
 
 @given(st.lists(st.integers(0, 9) | st.none(), max_size=60))
