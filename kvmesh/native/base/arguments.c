@@ -160,15 +160,12 @@ static int read_named(const Call *call, PyObject *const *args, Py_ssize_t nargs,
     memcpy(given, args, (size_t)nargs * sizeof *given);
     if (PyDict_CheckExact(keywords)) {
         while (PyDict_Next(keywords, &place, &name, &value)) {
-            if (place_argument(call, name, value, given) < 0) {
-                return -1;
-            }
+            TRY(place_argument(call, name, value, given));
         }
     } else {
         for (; place < PyTuple_GET_SIZE(keywords); place++) {
-            if (place_argument(call, PyTuple_GET_ITEM(keywords, place), args[nargs + place], given) < 0) {
-                return -1;
-            }
+            TRY(place_argument(call, PyTuple_GET_ITEM(keywords, place), args[nargs + place],
+                               given));
         }
     }
     return convert_all(call, given, count_until(call, '\0'), 1, places);

@@ -1,6 +1,5 @@
 /* The arguments of calls from Python: put in order, checked and converted. */
-#ifndef KVMESH_ARGUMENTS_H
-#define KVMESH_ARGUMENTS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -35,7 +34,12 @@ int read_arguments(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
 int read_new(PyObject *args, PyObject *keywords, const char *function, const char *types,
              const char *names, ...);
 
-/* Of a METH_FASTCALL | METH_KEYWORDS method, of a METH_FASTCALL one, and of tp_new. */
+/* What a METH_FASTCALL | METH_KEYWORDS method, a METH_FASTCALL one and tp_new are given beside the object,
+ * and how they read it.
+ */
+#define NAMED_ARGUMENTS ARGUMENTS, PyObject *keywords
+#define ARGUMENTS PyObject *const *args, Py_ssize_t nargs
+#define NEW_ARGUMENTS PyTypeObject *type, PyObject *args, PyObject *keywords
 #define READ(...) read_arguments(args, nargs, keywords, __VA_ARGS__)
 #define READ_PLACED(...) read_arguments(args, nargs, NULL, __VA_ARGS__)
 #define READ_NEW(...) read_new(args, keywords, __VA_ARGS__)
@@ -54,5 +58,3 @@ static inline int read_double(PyObject *given, double *number) {
     *number = PyFloat_AsDouble(given);
     return *number == -1.0 && PyErr_Occurred() ? -1 : 0;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* Numbers in a row, in memory that stays from call to call. All zeros is an empty one; its items are
  * for PyMem_RawFree.
  */
-#ifndef KVMESH_ARRAYS_H
-#define KVMESH_ARRAYS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -33,9 +32,7 @@ int u32s_reserve(U32s *self, Py_ssize_t more);
 
 /* Append a number; -1 with MemoryError set. */
 static inline int push_u32(U32s *to, uint32_t number) {
-    if (u32s_reserve(to, 1) < 0) {
-        return -1;
-    }
+    TRY(u32s_reserve(to, 1));
     to->items[to->count++] = number;
     return 0;
 }
@@ -53,5 +50,3 @@ typedef struct {
  */
 int u64s_read(GivenU64s *self, PyObject *given);
 void u64s_close(GivenU64s *self);
-
-#endif

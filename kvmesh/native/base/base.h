@@ -4,8 +4,7 @@
  * arguments, names.h has names that C asks for, arrays.h numbers in a row, recent.h those used
  * least recently. mixing.h hashes numbers that others choose, xxh3.h contents.
  */
-#ifndef KVMESH_BASE_H
-#define KVMESH_BASE_H
+#pragma once
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -22,6 +21,29 @@ static inline int no_memory(void) {
     PyErr_NoMemory();
     return -1;
 }
+
+/* Return from a function that returns -1 where it fails: if a call fails in the same way, or if it
+ * returns NULL. The same of a function that returns NULL where it fails. Nothing may have to be let go of.
+ */
+#define TRY(call) \
+    do { \
+        if ((call) < 0) return -1; \
+    } while (0)
+#define TRY_OR_NULL(call) \
+    do { \
+        if ((call) < 0) return NULL; \
+    } while (0)
+#define NEED(made) \
+    do { \
+        if ((made) == NULL) return -1; \
+    } while (0)
+#define NEED_OR_NULL(made) \
+    do { \
+        if ((made) == NULL) return NULL; \
+    } while (0)
+
+/* Return None, or NULL if a call failed. */
+static inline PyObject *none_or_null(int failed) { return failed < 0 ? NULL : Py_NewRef(Py_None); }
 
 /* Do the same with each of up to 12. */
 #define EACH_1(do_, one, ...) do_(one);
@@ -67,5 +89,3 @@ static inline void set_made(PyObject **row, Py_ssize_t place, PyObject *made) {
         PyTuple_SET_ITEM(*row, place, made);
     }
 }
-
-#endif

@@ -11,8 +11,7 @@
  * One key a process: tables are compared with and filled from each other. No answer, digest, snapshot
  * or order may follow from it: entries know in which order they came.
  */
-#ifndef KVMESH_MIXING_H
-#define KVMESH_MIXING_H
+#pragma once
 
 #include "base/base.h"
 
@@ -34,5 +33,3 @@ static inline uint64_t folded_product(uint64_t a, uint64_t b) {
 static inline uint64_t mixed(uint64_t number) {
     return folded_product(number ^ mixing_key.white, mixing_key.first) * mixing_key.second;
 }
-
-#endif

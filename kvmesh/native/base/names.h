@@ -1,6 +1,5 @@
 /* Names of attributes and methods that C asks Python's objects for, made once. */
-#ifndef KVMESH_NAMES_H
-#define KVMESH_NAMES_H
+#pragma once
 
 #include "base/base.h"
 
@@ -18,5 +17,3 @@ extern struct Interned {
 
 /* Make them; -1 with MemoryError set. */
 int names_ready(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* Recent: a table of numbers with the least recently used first, for bounded memories. */
-#ifndef KVMESH_RECENT_H
-#define KVMESH_RECENT_H
+#pragma once
 
 #include "base/mixing.h"
 
@@ -66,5 +65,3 @@ void recent_remove(Recent *self, RecentEntry *entry);
 /* Forget all; the memory stays, or goes. */
 void recent_clear(Recent *self);
 void recent_free(Recent *self);
-
-#endif

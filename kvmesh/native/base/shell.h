@@ -3,8 +3,7 @@
  * kvmesh/_native.pyi says what each method does; no text of it stands here. A type has the functions
  * PREFIX_new, PREFIX_dealloc and PREFIX_traverse.
  */
-#ifndef KVMESH_SHELL_H
-#define KVMESH_SHELL_H
+#pragma once
 
 #include "base/arguments.h"
 
@@ -34,5 +33,3 @@
     SLOTS(name, sizeof(struct_), Py_TPFLAGS_DISALLOW_INSTANTIATION), \
     .tp_dealloc = (destructor)prefix##_dealloc
 #define PLAIN_TYPE(name, struct_) SLOTS(name, sizeof(struct_), 0), .tp_new = PyType_GenericNew
-
-#endif

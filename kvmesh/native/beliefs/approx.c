@@ -45,9 +45,7 @@ static int reserve_holder(Approx *self, double until) {
             end->first = 0;
             return 0;
         }
-        if (RAW_RESIZE(end->holders, (size_t)end->room * 2) < 0) {
-            return -1;
-        }
+        TRY(RAW_RESIZE(end->holders, (size_t)end->room * 2));
         end->room *= 2;
         return 0;
     }
@@ -58,9 +56,7 @@ static int reserve_holder(Approx *self, double until) {
             self->first_end = 0;
         } else {
             Py_ssize_t room = self->end_room ? self->end_room * 2 : 8;
-            if (RAW_RESIZE(self->ends, room) < 0) {
-                return -1;
-            }
+            TRY(RAW_RESIZE(self->ends, room));
             self->end_room = room;
         }
     }
@@ -220,9 +216,7 @@ static Leases *admit(Approx *self, PyObject *worker) {
 }
 
 static int keep_graded(const uint64_t *hashes, Py_ssize_t count, Py_ssize_t blocks, Blocks *kept) {
-    if (blocks_reserve(kept, (Py_ssize_t)graded_length(count)) < 0) {
-        return -1;
-    }
+    TRY(blocks_reserve(kept, (Py_ssize_t)graded_length(count)));
     kept->count = (Py_ssize_t)grade(hashes, count, blocks, kept->items);
     return 0;
 }
@@ -233,9 +227,7 @@ int approx_keep(int keeps, const uint64_t *hashes, Py_ssize_t count, Py_ssize_t 
     if (keeps == KEEP_GRADED) {
         return keep_graded(hashes, count, blocks, kept);
     }
-    if (blocks_reserve(kept, WHOLE_BLOCKS + count / STRIDE + 1) < 0) {
-        return -1;
-    }
+    TRY(blocks_reserve(kept, WHOLE_BLOCKS + count / STRIDE + 1));
     Py_ssize_t whole = count < WHOLE_BLOCKS ? count : WHOLE_BLOCKS;
     memcpy(kept->items, hashes, (size_t)whole * sizeof *hashes);
     kept->count = whole;
@@ -256,11 +248,9 @@ int approx_find(Approx *self, const uint64_t *hashes, Py_ssize_t count, Drops *f
     if (approx_keeps_all(self->keeps, count)) {
         return table_search(self->table, NULL, hashes, count, self->live, self->live_words, found);
     }
-    if (approx_keep(self->keeps, hashes, count, count, &self->kept) < 0 ||
-        table_search(self->table, NULL, self->kept.items, self->kept.count, self->live,
-                     self->live_words, found) < 0) {
-        return -1;
-    }
+    TRY(approx_keep(self->keeps, hashes, count, count, &self->kept));
+    TRY(table_search(self->table, NULL, self->kept.items, self->kept.count, self->live,
+                     self->live_words, found));
     for (Py_ssize_t i = 0; i < found->count; i++) {
         Py_ssize_t depth = approx_depth(self->keeps, found->drops[i].depth);
         found->drops[i].depth = depth < count ? depth : count;
@@ -304,9 +294,7 @@ static int store(Approx *self, Leases *leases, const uint64_t *updates, Py_ssize
 static int believe(Approx *self, Leases *leases, const uint64_t *blocks, Py_ssize_t count,
                    double until) {
     int new_end;
-    if (reserve_holder(self, until) < 0) {
-        return -1;
-    }
+    TRY(reserve_holder(self, until));
     Py_ssize_t low = leases_extend(leases, blocks, count, until, self->table, &new_end);
     if (new_end) {
         add_holder(self, until, leases);
@@ -331,9 +319,7 @@ static int record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssi
     if (!count || ttl_s <= 0) {
         return 0;
     }
-    if (end_of_tick(self, now, ttl_s, &until) < 0) {
-        return -1;
-    }
+    TRY(end_of_tick(self, now, ttl_s, &until));
     Leases *leases = leases_of(self, worker);
     if (leases == NULL && (PyErr_Occurred() || (leases = admit(self, worker)) == NULL)) {
         return -1;
@@ -420,9 +406,7 @@ static int begin_walk(Approx *self) {
     }
     self->dead = mask_int(words, self->live_words);
     PyMem_Free(words);
-    if (self->dead == NULL) {
-        return -1;
-    }
+    NEED(self->dead);
     for (uint32_t slot = 0; slot < self->slot_count; slot++) {
         if (self->states[slot] == SLOT_RELEASED) {
             self->states[slot] = SLOT_CLEARING;

@@ -8,7 +8,7 @@
 
 #define EXPECTS "hashes are a sequence of u64s, or have `upto` and `blocks`, not %.100s"
 
-static PyObject *approx_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *approx_new(NEW_ARGUMENTS) {
     double ttl_s, longest_tick_s;
     long long max_entries, prune_to, keeps;
     PyObject *statistics, *limits, *worker_blocks;
@@ -29,9 +29,7 @@ static PyObject *approx_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         return PyErr_Format(PyExc_ValueError, "worker_blocks is %lld, it must be at least 0", limit);
     }
     Approx *self = (Approx *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->ttl_s = ttl_s;
     self->longest_tick_s = longest_tick_s;
     self->max_entries = max_entries;
@@ -110,14 +108,11 @@ static int read_ttl(PyObject *given, double *ttl_s) {
     return given == Py_None ? 0 : read_double(given, ttl_s);
 }
 
-static PyObject *approx_record_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
-                                    PyObject *keywords) {
+static PyObject *approx_record_call(Approx *self, NAMED_ARGUMENTS) {
     PyObject *worker, *hashes, *ttl = Py_None;
     double now, ttl_s = self->ttl_s;
-    if (READ("record", "OOd|O", "worker hashes now ttl_s", &worker, &hashes, &now, &ttl) < 0 ||
-        read_ttl(ttl, &ttl_s) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("record", "OOd|O", "worker hashes now ttl_s", &worker, &hashes, &now, &ttl));
+    TRY_OR_NULL(read_ttl(ttl, &ttl_s));
     GivenU64s given = {.count = 0};
     int failed = read_prompt(&given, hashes) < 0 ||
                  approx_record(self, worker, given.at, given.count, now, ttl_s) < 0;
@@ -125,16 +120,13 @@ static PyObject *approx_record_call(Approx *self, PyObject *const *args, Py_ssiz
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *approx_record_graded_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
-                                           PyObject *keywords) {
+static PyObject *approx_record_graded_call(Approx *self, NAMED_ARGUMENTS) {
     PyObject *worker, *graded, *ttl = Py_None;
     double now, ttl_s = self->ttl_s;
     long long blocks;
-    if (READ("record_graded", "OONd|O", "worker graded blocks now ttl_s", &worker, &graded, &blocks,
-             &now, &ttl) < 0 ||
-        read_ttl(ttl, &ttl_s) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("record_graded", "OONd|O", "worker graded blocks now ttl_s", &worker, &graded,
+                     &blocks, &now, &ttl));
+    TRY_OR_NULL(read_ttl(ttl, &ttl_s));
     GivenU64s given = {.count = 0};
     int failed = read_sequence(&given, graded) < 0 ||
                  approx_record_graded(self, worker, given.at, given.count, blocks, now, ttl_s) < 0;
@@ -142,8 +134,7 @@ static PyObject *approx_record_graded_call(Approx *self, PyObject *const *args, 
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *approx_expire_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
-                                    PyObject *keywords) {
+static PyObject *approx_expire_call(Approx *self, NAMED_ARGUMENTS) {
     PyObject *most = Py_None;
     double now;
     long long budget = 0;
@@ -155,13 +146,11 @@ static PyObject *approx_expire_call(Approx *self, PyObject *const *args, Py_ssiz
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
-static PyObject *approx_revoke_call(Approx *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *approx_revoke_call(Approx *self, ARGUMENTS) {
     PyObject *worker, *hashes;
     Py_buffer view;
-    if (READ_PLACED("revoke", "OO", "worker hashes", &worker, &hashes) < 0 ||
-        PyObject_GetBuffer(hashes, &view, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("revoke", "OO", "worker hashes", &worker, &hashes));
+    TRY_OR_NULL(PyObject_GetBuffer(hashes, &view, PyBUF_SIMPLE));
     /* Packed blocks may begin anywhere; what is behind the last whole one is ignored. */
     Py_ssize_t count = view.len / BLOCK_BYTES;
     int failed = 0;
@@ -188,9 +177,7 @@ static PyObject *approx_remove_call(Approx *self, PyObject *worker) {
 
 static PyObject *approx_sweep_call(Approx *self, PyObject *object) {
     long long budget;
-    if (read_amount(object, &budget) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(read_amount(object, &budget));
     int done = approx_sweep(self, budget);
     return done < 0 ? NULL : PyBool_FromLong(done);
 }

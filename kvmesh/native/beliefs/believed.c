@@ -29,9 +29,7 @@ static inline Believed *probe(const Tree *self, const Part *part, uint64_t block
 static inline int is_used(const Believed *entry) { return (entry->lease | entry->followers) != 0; }
 
 Believed *tree_find_hashed(const Tree *self, uint64_t block, uint64_t hash) {
-    if (self->parts == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self->parts);
     const Part *part = self->parts + part_of(self, hash);
     Believed *entry = part->room ? probe(self, part, block, hash) : NULL;
     return entry != NULL && is_used(entry) ? entry : NULL;
@@ -54,9 +52,7 @@ static uint32_t room_of(uint64_t used) {
 static int rebuild(const Tree *self, Part *part, uint32_t room) {
     Part fresh = {.room = room, .used = part->used};
     fresh.entries = room ? PyMem_RawCalloc(room, sizeof *fresh.entries) : NULL;
-    if (fresh.entries == NULL) {
-        return -1;
-    }
+    NEED(fresh.entries);
     for (uint32_t at = 0; at < part->room; at++) {
         if (is_used(part->entries + at)) {
             uint64_t block = part->entries[at].block;
@@ -86,9 +82,7 @@ static int split_part(Tree *self) {
     Tree many = {.part_bits = SPLIT_BITS};
     uint32_t counts[1 << SPLIT_BITS] = {0}, failed = 0;
     many.parts = PyMem_RawCalloc(1 << SPLIT_BITS, sizeof *many.parts);
-    if (many.parts == NULL) {
-        return -1;
-    }
+    NEED(many.parts);
     for (uint32_t at = 0; at < whole.room; at++) {
         counts[part_of(&many, mixed(whole.entries[at].block))] += is_used(whole.entries + at) != 0;
     }
@@ -121,9 +115,7 @@ static int reserve(Tree *self, const uint64_t *blocks, Py_ssize_t count) {
         if (self->used + (uint64_t)count <= SPLIT_AT) {
             return grow(self, self->parts, (uint64_t)count);
         }
-        if (split_part(self) < 0) {
-            return -1;
-        }
+        TRY(split_part(self));
     }
     if (count == 1) {
         return grow(self, self->parts + part_of(self, mixed(blocks[0])), 1);

@@ -89,9 +89,7 @@ static PyObject *native_scan_tokens(PyObject *Py_UNUSED(module), PyObject *body)
     Py_buffer view;
     Scan scan;
     ScanTokens tokens = {NULL, 0, 0};
-    if (PyObject_GetBuffer(body, &view, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(PyObject_GetBuffer(body, &view, PyBUF_SIMPLE));
     int done = !scan_body(view.buf, view.len, &scan) ? 0
                : scan.messages.at == NULL            ? scan_prompt_tokens(&scan, &tokens)
                                                      : scan_chat_tokens(&scan, &tokens);

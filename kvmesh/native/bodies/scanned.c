@@ -5,15 +5,13 @@
 #include "bodies/scanned.h"
 
 /* scan(body, chat) -> Scanned | None */
-static PyObject *native_scan(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *native_scan(PyObject *Py_UNUSED(module), ARGUMENTS) {
     if (nargs != 2 || !PyBytes_Check(args[0])) {
         return PyErr_Format(PyExc_TypeError, "scan takes a body, bytes, and whether it is a chat");
     }
     int chat = PyObject_IsTrue(args[1]);
     Scanned *self = chat < 0 ? NULL : PyObject_New(Scanned, &scanned_type);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->body = Py_NewRef(args[0]);
     self->model = NULL;
     self->chat = chat;
@@ -85,12 +83,10 @@ static int is_of(PyObject *entry, PyObject *domain, const uint8_t *at, Py_ssize_
 }
 
 /* find_messages(kept, seed, domain) -> what is kept of each, None for nothing; where the others are */
-static PyObject *scanned_find_messages(Scanned *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *scanned_find_messages(Scanned *self, ARGUMENTS) {
     PyObject *kept, *domain;
     uint64_t seed;
-    if (READ_PLACED("find_messages", "DKS", "kept seed domain", &kept, &seed, &domain) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("find_messages", "DKS", "kept seed domain", &kept, &seed, &domain));
     const Scan *scan = &self->scan;
     Py_ssize_t count = self->chat ? scan->message_count : 0;
     PyObject *messages = PyList_New(count), *others = PyList_New(0);

@@ -69,9 +69,7 @@ void unbook(Decider *self, Placed *placed) {
 /* Return what is kept of a request that is to be booked; NULL with an error set. */
 static Placed *make_placed(const Request *request, const Question *question, Record *record) {
     Placed *placed = PyObject_New(Placed, &placed_type);
-    if (placed == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(placed);
     placed->record = (Record *)Py_NewRef(record);
     placed->booking = NULL;
     placed->hashes = NULL;
@@ -136,9 +134,7 @@ static int believe_sent(Decider *self, const Request *request, Placed *placed, D
 
 Placed *book(Decider *self, const Request *request, const Question *question, Record *record) {
     Placed *placed = make_placed(request, question, record);
-    if (placed == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(placed);
     DemandC demand = {
         .prompt_tokens = request->prompt_tokens,
         .uncached_tokens = computed_tokens(&record->chosen),
@@ -171,9 +167,7 @@ int enter(Decider *self, Placed *placed, PyObject *request_id, PyObject *tenant,
         record_stand_for(again, placed->record);
         again->output_tokens = 0; /* of the attempt before */
         Py_SETREF(placed->record, (Record *)Py_NewRef(again));
-        if (ring_again(self->ring, again, kept) < 0) {
-            return -1;
-        }
+        TRY(ring_again(self->ring, again, kept));
     } else {
         Record *record = placed->record;
         Py_XSETREF(record->request_id, Py_NewRef(request_id));
@@ -183,9 +177,8 @@ int enter(Decider *self, Placed *placed, PyObject *request_id, PyObject *tenant,
         record->forecast_tokens = placed->forecast.tokens;
         record->forecast_samples = placed->forecast.samples;
         record->forecast_family = placed->forecast.family_tokens;
-        if (ring_append(self->ring, record) < 0 || totals_decided(self->totals, now) < 0) {
-            return -1;
-        }
+        TRY(ring_append(self->ring, record));
+        TRY(totals_decided(self->totals, now));
     }
     placed->sent_s = now;
     if (self->outbox != NULL && placed->booking != NULL) {
@@ -214,9 +207,7 @@ static int read_count(PyObject *from, const char *name, long long *count) {
 static int read_route(PyObject *from, Request *request) {
     request->name = PyObject_GetAttrString(from, "request_id");
     request->model = request->name == NULL ? NULL : PyObject_GetAttrString(from, "model");
-    if (request->model == NULL) {
-        return -1;
-    }
+    NEED(request->model);
     if (!PyUnicode_CheckExact(request->name) || !PyUnicode_CheckExact(request->model)) {
         PyErr_SetString(PyExc_TypeError, "a request's id and model are strs");
         return -1;
@@ -232,7 +223,7 @@ static int read_route(PyObject *from, Request *request) {
 }
 
 /* book(record, request, packed hashes, course, inputs, now) -> Placed: what `choose` chose, not recorded */
-PyObject *decider_book(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *decider_book(Decider *self, ARGUMENTS) {
     if (nargs != 6) {
         return PyErr_Format(PyExc_TypeError, "book takes 6 arguments, not %zd", nargs);
     }
@@ -275,7 +266,7 @@ PyObject *decider_book(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
 /* enter(placed, request_id, tenant, again | None, now): record what was booked; `again`: the record of the
  * attempt before
  */
-PyObject *decider_enter(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *decider_enter(Decider *self, ARGUMENTS) {
     if (nargs != 5) {
         return PyErr_Format(PyExc_TypeError, "enter takes 5 arguments, not %zd", nargs);
     }

@@ -168,9 +168,7 @@ static Py_ssize_t find_second_home(const Decider *self, const Question *question
         return cheapest;
     }
     const WorkerSpeed *speed = speeds_worker(self->speeds, best->worker);
-    if (speed == NULL) {
-        return -1;
-    }
+    NEED(speed);
     Py_ssize_t found = cheapest;
     double least_ms = DELAY * speeds_residence_ms(self->speeds, speed);
     for (Py_ssize_t i = 0; i < question->count; i++) {
@@ -311,9 +309,7 @@ static Py_ssize_t keep_smallest(Decider *self, const Question *asked, Py_ssize_t
 }
 
 Py_ssize_t choose_by_cost(Decider *self, const Question *asked, PyObject *allow) {
-    if (price(self, asked, 0, asked->count) < 0) {
-        return -1;
-    }
+    TRY(price(self, asked, 0, asked->count));
     Py_ssize_t count = list_candidates(self, asked, allow);
     if (count < 0 || self->by->draw != Py_None) {
         return count < 0 ? -1 : draw_by_cost(self, count);

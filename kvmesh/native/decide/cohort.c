@@ -258,9 +258,7 @@ static int cut_indexed(Decider *self, const Question *question, const View *view
         .id_count = question->id_count,
         .block_size = (Py_ssize_t)self->block_size,
     };
-    if (ends_cut(&view->ends, &prompt, view->live_words, &self->event_drops, &self->cut) < 0) {
-        return -1;
-    }
+    TRY(ends_cut(&view->ends, &prompt, view->live_words, &self->event_drops, &self->cut));
     return self->cut.count ? withhold(self, view, distrust) : 0;
 }
 
@@ -270,9 +268,7 @@ static int find_believed(Decider *self, Question *question, Approx *believed, co
     if (believed->next_end <= now && approx_expire(believed, now, EXPIRED_AT_ONCE) < 0) {
         return -1;
     }
-    if (approx_find(believed, question->hashes, question->blocks, &self->believed_drops) < 0) {
-        return -1;
-    }
+    TRY(approx_find(believed, question->hashes, question->blocks, &self->believed_drops));
     return note_drops(self, question, &self->believed_drops, slots, 1, 0);
 }
 
@@ -361,9 +357,7 @@ int write_terms(Decider *self, const Question *question, WorkerState *state,
                 CandidateTerms *out) {
     const Asked *asked = &question->asked;
     Seen looked, *seen = &looked;
-    if (look_up(self, state, seen) < 0) {
-        return -1;
-    }
+    TRY(look_up(self, state, seen));
 #define TERM(name, value) out->name = value;
     WORKER_TERMS(TERM)
     REQUEST_TERMS(TERM)

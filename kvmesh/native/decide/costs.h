@@ -1,6 +1,5 @@
 /* A cost formula's program and what it runs over: one request, and the terms of workers. */
-#ifndef KVMESH_COSTS_H
-#define KVMESH_COSTS_H
+#pragma once
 
 #include "insight/terms_table.h"
 #include "speeds/speeds.h"
@@ -136,5 +135,3 @@ double failure_ms_of(const Asked *asked, const WorkerState *state);
  * worker's capacity is not known. With an error set it is no matter what.
  */
 double memory_wait_ms_of(const Asked *asked, const WorkerState *state);
-
-#endif

@@ -39,14 +39,13 @@ static void course_dealloc(Course *self) {
 /* Course(mode, looks, formula, weights, margin, policy, maker, draw); `formula` is a Formula, or takes
  * the terms of all and returns their costs
  */
-static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *course_new(NEW_ARGUMENTS) {
     int uses_caches;
     PyObject *name, *formula, *weights, *policy, *maker, *draw;
     double margin, read[MOST_WEIGHTS] = {0.0};
-    if (READ_NEW("Course", "UpOTdUOO", "mode uses_caches formula weights margin policy maker draw", &name,
-                 &uses_caches, &formula, &weights, &margin, &policy, &maker, &draw) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Course", "UpOTdUOO",
+                         "mode uses_caches formula weights margin policy maker draw", &name,
+                         &uses_caches, &formula, &weights, &margin, &policy, &maker, &draw));
     int mode = find_mode(name), compiled = Py_IS_TYPE(formula, &formula_type);
     if (!compiled && !PyCallable_Check(formula)) {
         return PyErr_Format(PyExc_TypeError, "a formula is a Formula or a function, not %.100s",

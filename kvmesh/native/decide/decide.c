@@ -32,9 +32,7 @@ static void *grow(void *array, Py_ssize_t wanted, size_t size) {
 static int make_hash_room(Decider *self, Py_ssize_t blocks) {
     if (blocks > self->hash_room) {
         uint64_t *grown = GROW(self->hashes, blocks);
-        if (grown == NULL) {
-            return -1;
-        }
+        NEED(grown);
         self->hashes = grown;
         self->hash_room = room_for(blocks);
     }
@@ -64,9 +62,7 @@ static int hash_prompt(Decider *self, Request *request, const AskedPrompt *promp
         ids = self->ids.ids;
         count = self->ids.count;
     } else {
-        if (PyObject_GetBuffer(packed, &request->packed, PyBUF_SIMPLE) < 0) {
-            return -1;
-        }
+        TRY(PyObject_GetBuffer(packed, &request->packed, PyBUF_SIMPLE));
         ids = request->packed.buf;
         count = request->packed.len / (Py_ssize_t)sizeof *ids;
     }
@@ -104,9 +100,7 @@ static void foresee(Decider *self, Request *request, const AskedPrompt *prompt, 
 static int speed_of(void *context, Loads *loads, double *ms_per_token) {
     Speeds *speeds = context;
     const WorkerSpeed *known = speeds_worker(speeds, loads->worker);
-    if (known == NULL) {
-        return -1;
-    }
+    NEED(known);
     *ms_per_token = speeds_ms_per_token(speeds, known);
     return 0;
 }
@@ -152,9 +146,7 @@ static int keep_all(Decider *self, const Question *question, Record *record, PyO
         WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(states, i);
         record->scores[i] = self->costs[i];
         PyTuple_SET_ITEM(record->workers, i, Py_NewRef(state->worker));
-        if (write_terms(self, question, state, record->weighed_terms + i) < 0) {
-            return -1;
-        }
+        TRY(write_terms(self, question, state, record->weighed_terms + i));
     }
     record->weighed = question->count;
     record->kept_candidates = question->count > 1 ? question->count : 0;
@@ -181,9 +173,7 @@ static Record *note_choice(Decider *self, const Request *request, const Question
                            const Cohort *cohort, Py_ssize_t chosen, const CandidateTerms *terms) {
     WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
     Record *record = record_new();
-    if (record == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(record);
     record->request_id = Py_NewRef(request->request_id);
     record->worker = Py_NewRef(state->worker);
     record->policy = Py_NewRef(self->by->policy);
@@ -236,9 +226,7 @@ static int make_scratch(Decider *self, Py_ssize_t count) {
     PyObject **names = ties == NULL ? NULL : GROW(self->names, count);
     self->names = names == NULL ? self->names : names;
     double *costs = names == NULL ? NULL : GROW(self->costs, count);
-    if (costs == NULL) {
-        return -1;
-    }
+    NEED(costs);
     self->costs = costs;
     self->cost_room = room_for(count);
     return 0;
@@ -265,9 +253,7 @@ static PyObject *hook_of(const Request *request, PyObject *name) {
 static PyObject *ask_of_hashes(Request *request, const Question *question, PyObject *hook) {
     if (request->hashed == NULL && question->blocks) {
         request->hashed = (PyObject *)hash_all(request, question);
-        if (request->hashed == NULL) {
-            return NULL;
-        }
+        NEED_OR_NULL(request->hashed);
     }
     return PyObject_CallOneArg(hook, question->blocks ? request->hashed : Py_None);
 }
@@ -356,28 +342,21 @@ static Py_ssize_t choose(Decider *self, Request *request, Question *question, Co
                          CandidateTerms *terms) {
     Py_ssize_t count = PyTuple_GET_SIZE(request->states);
     double now = request->now;
-    if (sequences_settle(self->sequences, now, speed_of, self->speeds) < 0) {
-        return -1;
-    }
+    TRY(sequences_settle(self->sequences, now, speed_of, self->speeds));
     *cohort = decider_cohort(self, request->cohort);
-    if (*cohort == NULL || find_overlaps(self, question, *cohort, now) < 0 ||
-        prepare(request, question) < 0) {
-        return -1;
-    }
+    NEED(*cohort);
+    TRY(find_overlaps(self, question, *cohort, now));
+    TRY(prepare(request, question));
     if (self->apart) {
         self->found_ns = clock_ns();
     }
     question->prepared |= request->prefilled;
     fill_question(self, request, question);
-    if (make_scratch(self, count) < 0) {
-        return -1;
-    }
+    TRY(make_scratch(self, count));
     question->states = (WorkerState *const *)((PyTupleObject *)request->states)->ob_item;
     question->count = count;
     self->priced = 0;
-    if (note_match(self, *cohort, request, question) < 0) {
-        return -1;
-    }
+    TRY(note_match(self, *cohort, request, question));
     Py_ssize_t chosen =
         self->by->mode == MODE_KV ? choose_priced(self, request, question)
                                   : choose_blind(self, question);
@@ -471,15 +450,13 @@ static void observe(Decider *self, int phase, uint64_t from, uint64_t to) {
 /* decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output,
  * most_wait_ms, root, inputs) -> Placed | None | the wait, ms, that is too long
  */
-PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *decider_decide(Decider *self, ARGUMENTS) {
     Request request;
     AskedPrompt prompt;
     if (nargs != 14) {
         return PyErr_Format(PyExc_TypeError, "decide takes 14 arguments, not %zd", nargs);
     }
-    if (read_request(args, &request, &prompt) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(read_request(args, &request, &prompt));
     if (self->own == NULL || self->ring == NULL) {
         return PyErr_Format(PyExc_RuntimeError, "the decider follows no policy, or has no log, yet");
     }
@@ -579,7 +556,7 @@ static int read_choice(Decider *self, PyObject *const *args, Request *request, Q
 /* choose(request_id, hashes, packed, ids, prompt_tokens, output_tokens, cohort, states, now, whole,
  * course, inputs, prefilled, likeliest) -> Record: nothing is booked
  */
-PyObject *decider_choose(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *decider_choose(Decider *self, ARGUMENTS) {
     Request request;
     Question question = {.hashes = NULL};
     if (nargs != 14) {

@@ -6,8 +6,7 @@
  * it, finish.c ends it; runners_up.c says who would have been next. course.c is what requests are decided
  * by, decider.c what Python sees.
  */
-#ifndef KVMESH_DECIDE_H
-#define KVMESH_DECIDE_H
+#pragma once
 
 #include "beliefs/approx.h"
 #include "bodies/scanned.h"
@@ -233,5 +232,3 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
 PyObject *decider_choose(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_seen(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs);
-
-#endif

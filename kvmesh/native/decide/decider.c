@@ -70,7 +70,7 @@ static int keep_optional(PyObject **place, PyObject *given, PyTypeObject *type, 
     return 0;
 }
 
-static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *decider_new(NEW_ARGUMENTS) {
     static char *names[] = {"sequences", "speeds",       "lengths",      "distrusted",
                             "out",       "health",       "random",       "replica",
                             "routed",    "index",        "late",         "late_workers",
@@ -88,9 +88,7 @@ static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywo
         return NULL;
     }
     Decider *self = (Decider *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->sequences = (Sequences *)Py_NewRef(sequences);
     self->speeds = (Speeds *)Py_NewRef(speeds);
     self->lengths = (Lengths *)Py_NewRef(lengths);
@@ -119,9 +117,7 @@ static PyObject *decider_listen(Decider *self, PyObject *hints) {
         return PyErr_Format(PyExc_RuntimeError, "beliefs were changed within a decision");
     }
     PyObject *kept = NULL;
-    if (keep_optional(&kept, hints, &approx_type, "hints") < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(keep_optional(&kept, hints, &approx_type, "hints"));
     for (Cohort *one = self->cohorts; one < self->cohorts + COHORTS; one++) {
         cohort_clear(one);
     }
@@ -245,12 +241,8 @@ PyTypeObject decider_type = {
 };
 
 static void placed_dealloc(Placed *self) {
-    Py_XDECREF(self->record);
-    Py_XDECREF(self->booking);
-    Py_XDECREF(self->request_id);
-    Py_XDECREF(self->model);
-    Py_XDECREF(self->hashes);
-    Py_XDECREF(self->inputs);
+    XDECREF_ALL(self->record, self->booking, self->request_id, self->model, self->hashes,
+                self->inputs);
     PyObject_Free(self);
 }
 

@@ -8,16 +8,14 @@ static const char *read_target(PyObject *given, double *target) {
     return given != Py_None && read_double(given, target) < 0 ? "a float or None" : NULL;
 }
 
-static PyObject *forecasts_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *forecasts_new(NEW_ARGUMENTS) {
     PyObject *ttft_ms, *tpot_ms, *coming, *own, *ttft_errors, *tpot_errors, *hopeless;
     double waited_ms, slack, least, targets[2];
-    if (READ_NEW("Forecasts", "OOddd!!!!O",
-                 "ttft_ms tpot_ms waited_ms slack least coming own ttft_errors tpot_errors hopeless",
-                 &ttft_ms, &tpot_ms, &waited_ms, &slack, &least, &formula_type, &coming, &formula_type,
-                 &own, &time_errors_type, &ttft_errors, &time_errors_type, &tpot_errors,
-                 &hopeless) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Forecasts", "OOddd!!!!O",
+                         "ttft_ms tpot_ms waited_ms slack least coming own ttft_errors tpot_errors hopeless",
+                         &ttft_ms, &tpot_ms, &waited_ms, &slack, &least, &formula_type, &coming,
+                         &formula_type, &own, &time_errors_type, &ttft_errors, &time_errors_type,
+                         &tpot_errors, &hopeless));
     if (read_target(ttft_ms, targets) != NULL || read_target(tpot_ms, targets + 1) != NULL) {
         return NULL;
     }
@@ -44,12 +42,8 @@ static PyObject *forecasts_new(PyTypeObject *type, PyObject *args, PyObject *key
 }
 
 static void forecasts_dealloc(Forecasts *self) {
-    Py_XDECREF(self->coming);
-    Py_XDECREF(self->own);
-    Py_XDECREF(self->ttft_errors);
-    Py_XDECREF(self->tpot_errors);
-    Py_XDECREF(self->hopeless);
-    Py_XDECREF(self->workers);
+    XDECREF_ALL(self->coming, self->own, self->ttft_errors, self->tpot_errors, self->hopeless,
+                self->workers);
     PyMem_Free(self->found);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -74,15 +68,11 @@ static double chance_to_miss(const Forecasts *self, const Forecasted *at) {
 static int foretell(const Forecasts *self, const Asked *asked, WorkerState *const *states,
                     Py_ssize_t count, Forecasted *found) {
     double coming[CHUNK], own[CHUNK];
-    if (formula_costs(self->coming, asked, states, count, coming) < 0 ||
-        formula_costs(self->own, asked, states, count, own) < 0) {
-        return -1;
-    }
+    TRY(formula_costs(self->coming, asked, states, count, coming));
+    TRY(formula_costs(self->own, asked, states, count, own));
     for (Py_ssize_t i = 0; i < count; i++) {
         const WorkerSpeed *known = speeds_worker(asked->speeds, states[i]->worker);
-        if (known == NULL) {
-            return -1;
-        }
+        NEED(known);
         found[i].coming_ms = coming[i];
         found[i].own_ms = own[i];
         found[i].tpot_ms = speeds_ms_per_output_token(asked->speeds, known);
@@ -117,9 +107,7 @@ static int foretell_all(Forecasts *self, const Asked *asked, WorkerState *const 
 
 Py_ssize_t forecasts_in_time(Forecasts *self, const Asked *asked, WorkerState *const *states,
                              Py_ssize_t count, Py_ssize_t *places) {
-    if (foretell_all(self, asked, states, count) < 0) {
-        return -1;
-    }
+    TRY(foretell_all(self, asked, states, count));
     double best = self->found[0].chance;
     for (Py_ssize_t i = 1; i < count; i++) {
         best = self->found[i].chance < best ? self->found[i].chance : best;

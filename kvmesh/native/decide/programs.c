@@ -54,9 +54,7 @@ static int read_step(PyObject *from, Kept *kept, Step *step) {
         return 0;
     }
     const char *name = PyUnicode_AsUTF8(from);
-    if (name == NULL) {
-        return -1;
-    }
+    NEED(name);
     if (name[0] == '=' && kept->count < KEPT) {
         *step = (Step){.operation = '=', .place = kept->count};
         kept->names[kept->count++] = name + 1;
@@ -84,9 +82,7 @@ int read_program(Formula *self, PyObject *from, Program *program) {
     }
     for (Py_ssize_t i = 0; i < program->count; i++) {
         Step *step = program->steps + i;
-        if (read_step(PyTuple_GET_ITEM(from, i), &kept, step) < 0) {
-            return -1;
-        }
+        TRY(read_step(PyTuple_GET_ITEM(from, i), &kept, step));
         if (step->operation == 'w' && step->place >= self->weights) {
             self->weights = step->place + 1;
         }

@@ -32,7 +32,7 @@ static Py_ssize_t next_of(const Decider *self, Py_ssize_t count, const Py_ssize_
     return best;
 }
 
-PyObject *decider_runners_up(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *decider_runners_up(Decider *self, ARGUMENTS) {
     Py_ssize_t most = nargs == 2 ? PyLong_AsSsize_t(args[1]) : -1;
     if (most == -1 && PyErr_Occurred()) {
         return NULL;

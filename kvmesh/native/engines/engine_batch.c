@@ -238,9 +238,7 @@ static int read_hashes(EngineBatch *batch, Reader *self, EngineEvent *event) {
     if (!read_value(self, &list) || list.what != ARRAY) {
         return 0;
     }
-    if (blocks_reserve(&batch->hashes, (Py_ssize_t)list.number) < 0) {
-        return -1;
-    }
+    TRY(blocks_reserve(&batch->hashes, (Py_ssize_t)list.number));
     event->hashes = (Py_ssize_t)list.number;
     uint64_t *hashes = batch->hashes.items + batch->hashes.count;
     for (uint64_t i = 0; i < list.number; i++) {
@@ -288,9 +286,7 @@ static int read_tokens(EngineBatch *batch, Reader *self, EngineEvent *event) {
     if (!read_value(self, &list) || list.what != ARRAY) {
         return 0;
     }
-    if (u32s_reserve(&batch->tokens, (Py_ssize_t)list.number) < 0) {
-        return -1;
-    }
+    TRY(u32s_reserve(&batch->tokens, (Py_ssize_t)list.number));
     event->tokens = (Py_ssize_t)list.number;
     uint32_t *tokens = batch->tokens.items + batch->tokens.count;
     uint8_t first = list.number ? *self->at : 0;
@@ -460,9 +456,7 @@ static int reserve_bytes(EngineBatch *self, Py_ssize_t size) {
     if (size <= self->byte_room) {
         return 0;
     }
-    if (RAW_RESIZE(self->bytes, size) < 0) {
-        return -1;
-    }
+    TRY(RAW_RESIZE(self->bytes, size));
     self->byte_room = size;
     return 0;
 }
@@ -476,10 +470,8 @@ static int read_extras(EngineBatch *batch, Reader self, Found *found, const Valu
     if (!read_value(&self, &head) || head.what != ARRAY) {
         return 0;
     }
-    if (blocks_reserve(&batch->extras, event->hashes) < 0 ||
-        reserve_bytes(batch, self.end - self.at + 8) < 0) {
-        return -1;
-    }
+    TRY(blocks_reserve(&batch->extras, event->hashes));
+    TRY(reserve_bytes(batch, self.end - self.at + 8));
     uint64_t *extras = batch->extras.items + batch->extras.count, any = 0;
     if (head.number != (uint64_t)event->hashes) {
         const uint8_t *from = self.at;

@@ -70,18 +70,14 @@ static int read_parts(EngineCache *self, PyObject *names, PyObject *types) {
     return 0;
 }
 
-static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *cache_new(NEW_ARGUMENTS) {
     PyObject *size, *names, *types, *limits;
     long long farthest;
     int secret;
-    if (READ_NEW("EngineCache", "OpLTTT", "block_size secret farthest names types limits", &size,
-                 &secret, &farthest, &names, &types, &limits) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("EngineCache", "OpLTTT", "block_size secret farthest names types limits",
+                         &size, &secret, &farthest, &names, &types, &limits));
     EngineCache *self = (EngineCache *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     residents_init(&self->residents);
     self->complete = 1;
     self->names.farthest = (int)farthest;
@@ -131,9 +127,7 @@ static void break_off(EngineCache *self) {
 /* Fold the batch that was read; NULL with an error set. */
 static PyObject *fold(EngineCache *self) {
     PyObject *events = PyList_New(0);
-    if (events == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(events);
     self->unknown_fields += self->batch.unknown_fields;
     self->unknown_tags += self->batch.unknown_tags;
     for (Py_ssize_t at = 0; at < self->batch.count; at++) {
@@ -177,9 +171,8 @@ static int shows_groups(const EngineCache *self) {
 
 static PyObject *cache_take(EngineCache *self, PyObject *payload) {
     Py_buffer view;
-    if (check_whole(self) < 0 || begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(check_whole(self));
+    TRY_OR_NULL(begin(self));
     PyObject *events = NULL;
     if (PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE) == 0) {
         int read = engine_batch_read(&self->batch, &self->names, view.buf, view.len);
@@ -193,9 +186,8 @@ static PyObject *cache_take(EngineCache *self, PyObject *payload) {
 }
 
 static PyObject *cache_hand_over(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
-    if (check_whole(self) < 0 || begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(check_whole(self));
+    TRY_OR_NULL(begin(self));
     PyObject *handover = residents_hand_over(&self->residents);
     if (handover != NULL) {
         residents_clear(&self->residents);
@@ -207,9 +199,8 @@ static PyObject *cache_hand_over(EngineCache *self, PyObject *Py_UNUSED(nothing)
 }
 
 static PyObject *cache_fold(EngineCache *self, PyObject *batch) {
-    if (check_whole(self) < 0 || begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(check_whole(self));
+    TRY_OR_NULL(begin(self));
     PyObject *events = engine_batch_take(&self->batch, &self->names, batch) < 0 ? NULL : fold(self);
     engine_batch_trim(&self->batch);
     self->busy = 0;
@@ -218,9 +209,7 @@ static PyObject *cache_fold(EngineCache *self, PyObject *batch) {
 
 /* Forget every block, and return the event that says so. */
 static PyObject *clear(EngineCache *self, int complete) {
-    if (begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(begin(self));
     residents_clear(&self->residents);
     self->broken = 0;
     self->complete = (char)complete;
@@ -254,9 +243,8 @@ static int dump_into(EngineCache *self, PyObject *events) {
 }
 
 static PyObject *cache_dump(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
-    if (check_whole(self) < 0 || begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(check_whole(self));
+    TRY_OR_NULL(begin(self));
     PyObject *events = PyList_New(0);
     if (events != NULL && dump_into(self, events) < 0) {
         Py_CLEAR(events);
@@ -266,9 +254,8 @@ static PyObject *cache_dump(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
 }
 
 static PyObject *cache_save(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
-    if (check_whole(self) < 0 || begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(check_whole(self));
+    TRY_OR_NULL(begin(self));
     PyObject *saved = residents_save(&self->residents);
     self->busy = 0;
     return saved;
@@ -282,9 +269,7 @@ static int load(EngineCache *self, PyObject *tiers, const char *blocks, Py_ssize
         if (number == -1 && PyErr_Occurred()) {
             return -1;
         }
-        if (contents_tier(contents, (int)number, &self->types, said) == NULL) {
-            return -1;
-        }
+        NEED(contents_tier(contents, (int)number, &self->types, said));
     }
     int loaded = residents_load(&self->residents, (const uint8_t *)blocks, size);
     long long bound = contents->max_hidden;
@@ -299,9 +284,8 @@ static int load(EngineCache *self, PyObject *tiers, const char *blocks, Py_ssize
 
 static PyObject *cache_add(EngineCache *self, PyObject *blocks) {
     Py_buffer view;
-    if (check_whole(self) < 0 || PyObject_GetBuffer(blocks, &view, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(check_whole(self));
+    TRY_OR_NULL(PyObject_GetBuffer(blocks, &view, PyBUF_SIMPLE));
     if (begin(self) < 0) {
         PyBuffer_Release(&view);
         return NULL;
@@ -336,13 +320,12 @@ static PyObject *cache_references(EngineCache *self, PyObject *number) {
                               : PyLong_FromUnsignedLong(keyed_at(&self->residents.blocks, block)->two);
 }
 
-static PyObject *cache_load(EngineCache *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *cache_load(EngineCache *self, ARGUMENTS) {
     long long group, size;
     PyObject *tiers, *blocks;
-    if (READ_PLACED("load", "LLTS", "group block_size tiers blocks", &group, &size, &tiers, &blocks) < 0 ||
-        begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("load", "LLTS", "group block_size tiers blocks", &group, &size, &tiers,
+                            &blocks));
+    TRY_OR_NULL(begin(self));
     Residents *residents = &self->residents;
     residents_clear(residents);
     self->broken = 0;
@@ -387,9 +370,7 @@ static PyObject *cache_statistics(EngineCache *self, PyObject *Py_UNUSED(nothing
     const ResidentCounts *counts = &self->residents.counts;
     long long visible;
     PyObject *closures = closures_of(&self->residents.contents, &visible);
-    if (closures == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(closures);
     return Py_BuildValue("LLL(LLLLLLLL)N", self->unknown_fields, self->unknown_tags, visible,
                          self->residents.count, counts->orphans, counts->partial_blocks,
                          counts->ignored_groups, counts->placeholders, counts->unknown_removals,

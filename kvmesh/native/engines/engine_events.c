@@ -9,9 +9,7 @@
 EngineEvent *engine_batch_add(EngineBatch *self, int what) {
     if (self->count == self->room) {
         size_t room = self->room ? 2 * (size_t)self->room : 16;
-        if (RAW_RESIZE(self->events, room) < 0) {
-            return NULL;
-        }
+        TRY_OR_NULL(RAW_RESIZE(self->events, room));
         self->room = (Py_ssize_t)room;
     }
     EngineEvent *event = self->events + self->count++;
@@ -34,9 +32,7 @@ void engine_batch_trim(EngineBatch *self) {
 
 int engine_root(const EngineNames *names, PyObject *lora, PyObject *salt, uint64_t *root) {
     PyObject *found = PyObject_CallFunctionObjArgs(names->root_of, lora, salt, NULL);
-    if (found == NULL) {
-        return -1;
-    }
+    NEED(found);
     *root = PyLong_AsUnsignedLongLong(found);
     Py_DECREF(found);
     return *root == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
@@ -66,9 +62,7 @@ static int take_numbers(Blocks *to, PyObject *object, const char *name, Py_ssize
 
 static int take_number(PyObject *object, const char *name, long long most, long long *number) {
     PyObject *given = PyObject_GetAttrString(object, name);
-    if (given == NULL) {
-        return -1;
-    }
+    NEED(given);
     *number = PyLong_AsLongLong(given);
     Py_DECREF(given);
     if (*number == -1 && PyErr_Occurred()) {
@@ -82,10 +76,8 @@ static int take_number(PyObject *object, const char *name, long long most, long 
 
 static int take_place(EngineEvent *event, PyObject *object) {
     long long tier;
-    if (take_number(object, "tier", 255, &tier) < 0 ||
-        take_number(object, "group", LLONG_MAX, &event->group) < 0) {
-        return -1;
-    }
+    TRY(take_number(object, "tier", 255, &tier));
+    TRY(take_number(object, "group", LLONG_MAX, &event->group));
     event->tier = (int)tier;
     return 0;
 }
@@ -119,9 +111,7 @@ static int take_tokens(EngineBatch *self, EngineEvent *event, PyObject *object) 
 
 static int take_parent(EngineEvent *event, PyObject *object) {
     PyObject *parent = PyObject_GetAttrString(object, "parent");
-    if (parent == NULL) {
-        return -1;
-    }
+    NEED(parent);
     event->has_parent = parent != Py_None;
     event->parent = event->has_parent ? PyLong_AsUnsignedLongLong(parent) : 0;
     Py_DECREF(parent);
@@ -147,15 +137,12 @@ static int take_names(const EngineNames *names, EngineEvent *event, PyObject *ob
 }
 
 static int take_stored(EngineBatch *self, const EngineNames *names, EngineEvent *event, PyObject *object) {
-    if (take_number(object, "block_size", INT_MAX, &event->block_size) < 0 ||
-        take_tokens(self, event, object) < 0 || take_parent(event, object) < 0 ||
-        take_names(names, event, object) < 0) {
-        return -1;
-    }
+    TRY(take_number(object, "block_size", INT_MAX, &event->block_size));
+    TRY(take_tokens(self, event, object));
+    TRY(take_parent(event, object));
+    TRY(take_names(names, event, object));
     event->first_extra = self->extras.count;
-    if (take_numbers(&self->extras, object, "extras", &event->extras) < 0) {
-        return -1;
-    }
+    TRY(take_numbers(&self->extras, object, "extras", &event->extras));
     if (event->extras && event->extras != event->hashes) {
         return set_error(PyExc_ValueError, "%zd blocks have %zd extras", event->hashes, event->extras);
     }
@@ -168,10 +155,8 @@ static int take_event(EngineBatch *self, const EngineNames *names, PyObject *obj
     EngineEvent event = {.first_hash = self->hashes.count, .first_token = self->tokens.count};
     if (type == names->stored || type == names->removed) {
         event.what = type == names->stored ? ENGINE_STORED : ENGINE_REMOVED;
-        if (take_numbers(&self->hashes, object, "hashes", &event.hashes) < 0 ||
-            take_place(&event, object) < 0) {
-            return -1;
-        }
+        TRY(take_numbers(&self->hashes, object, "hashes", &event.hashes));
+        TRY(take_place(&event, object));
     } else if (type == names->cleared) {
         event.what = ENGINE_CLEARED;
     } else {
@@ -182,9 +167,7 @@ static int take_event(EngineBatch *self, const EngineNames *names, PyObject *obj
         return -1;
     }
     EngineEvent *added = engine_batch_add(self, event.what);
-    if (added == NULL) {
-        return -1;
-    }
+    NEED(added);
     *added = event;
     return 0;
 }

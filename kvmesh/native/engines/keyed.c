@@ -25,9 +25,7 @@ void keyed_free(Keyed *self) {
 static int add_segment(Keyed *self) {
     if (self->segment_count == self->segment_room) {
         uint32_t room = self->segment_room ? 2 * self->segment_room : 16;
-        if (RAW_RESIZE(self->segments, room) < 0) {
-            return -1;
-        }
+        TRY(RAW_RESIZE(self->segments, room));
         self->segment_room = room;
     }
     KeyedRecord *segment = PyMem_RawMalloc(KEYED_SEGMENT * sizeof *segment);
@@ -154,9 +152,7 @@ static int make_column_room(Column *self, uint32_t segment) {
     while (room <= segment) {
         room *= 2;
     }
-    if (RAW_RESIZE(self->segments, room) < 0) {
-        return -1;
-    }
+    TRY(RAW_RESIZE(self->segments, room));
     memset(self->segments + self->segment_room, 0,
            (room - self->segment_room) * sizeof *self->segments);
     self->segment_room = room;
@@ -187,9 +183,7 @@ int column_copy(Column *to, const Column *from) {
     for (uint32_t segment = 0; segment < from->segment_room; segment++) {
         if (from->segments[segment] != NULL) {
             uint32_t *made = column_make(to, segment * KEYED_SEGMENT);
-            if (made == NULL) {
-                return -1;
-            }
+            NEED(made);
             memcpy(made, from->segments[segment], KEYED_SEGMENT * sizeof *made);
         }
     }

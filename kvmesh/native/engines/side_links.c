@@ -100,9 +100,7 @@ int siblings_add(SideLinks *self, uint32_t *first, uint32_t number) {
         if (links_find(self, behind) == NULL && links_make(self, behind, NO_LINK, NO_LINK) < 0) {
             return -1;
         }
-        if (links_make(self, number, NO_LINK, behind) < 0) {
-            return -1;
-        }
+        TRY(links_make(self, number, NO_LINK, behind));
         links_find(self, behind)->before = number;
     }
     *first = number;

@@ -18,18 +18,14 @@ static int by_depth(const void *one, const void *two) {
 
 /* Count what a block covers in each tier that stored it. */
 static int count_block(GroupTable *self, CacheGroup *group, uint32_t block) {
-    if (group_collect(self, group, block) < 0) {
-        return -1;
-    }
+    TRY(group_collect(self, group, block));
     for (int tier = 0; tier < self->contents.tier_count; tier++) {
         if (!column_get(group->references + tier, block)) {
             continue;
         }
         for (Py_ssize_t at = 0; at < self->covered.count; at++) {
             uint32_t *count = column_make(group->covers + tier, self->covered.items[at]);
-            if (count == NULL) {
-                return -1;
-            }
+            NEED(count);
             (*count)++;
         }
     }
@@ -104,9 +100,7 @@ static int reset_tiers(GroupTable *self, const EventTypes *types, PyObject *even
     }
     contents_clear(&self->contents);
     for (int tier = 1; tier < count; tier++) {
-        if (contents_tier(&self->contents, numbers[tier], types, events) == NULL) {
-            return -1;
-        }
+        NEED(contents_tier(&self->contents, numbers[tier], types, events));
     }
     return 0;
 }

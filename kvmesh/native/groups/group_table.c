@@ -102,9 +102,7 @@ static int add_cover(GroupTable *self, CacheGroup *group, int tier, uint32_t nod
         before |= (unsigned)group_holds(group, upto, node) << upto;
     }
     uint32_t count = column_get(group->covers + tier, node);
-    if (column_set(group->covers + tier, node, count + 1) < 0) {
-        return -1;
-    }
+    TRY(column_set(group->covers + tier, node, count + 1));
     for (int upto = tier; upto < self->contents.tier_count; upto++) {
         if (!(before >> upto & 1) && group_gained(self, upto, group, node) < 0) {
             return -1;
@@ -115,9 +113,7 @@ static int add_cover(GroupTable *self, CacheGroup *group, int tier, uint32_t nod
 
 static int remove_cover(GroupTable *self, CacheGroup *group, int tier, uint32_t node) {
     uint32_t count = column_get(group->covers + tier, node);
-    if (column_set(group->covers + tier, node, count - 1) < 0) {
-        return -1;
-    }
+    TRY(column_set(group->covers + tier, node, count - 1));
     for (int upto = tier; upto < self->contents.tier_count; upto++) {
         if (!group_holds(group, upto, node) && group_lost(self, upto, group, node) < 0) {
             return -1;
@@ -168,13 +164,9 @@ static int prune(GroupTable *self, uint32_t node, int chained) {
            keyed_at(&self->nodes, node)->two == NO_LINK) {
         uint32_t above = keyed_at(&self->nodes, node)->one;
         for (int tier = 0; chained && !self->full_count && tier < self->contents.tier_count; tier++) {
-            if (group_chain(self, tier, node, 0) < 0) {
-                return -1;
-            }
+            TRY(group_chain(self, tier, node, 0));
         }
-        if (group_lose_ends(self, node) < 0) {
-            return -1;
-        }
+        TRY(group_lose_ends(self, node));
         if (above != NO_RECORD) {
             siblings_remove(&self->siblings, &keyed_at(&self->nodes, above)->two, node);
         }
@@ -206,25 +198,19 @@ static int hold(GroupTable *self, const GroupStore *store, int tier, uint64_t ha
         }
         *keyed_at(&group->held, block) =
             (KeyedRecord){hash, node, store->span > group->step ? store->span : 0};
-        if (keyed_enter(&group->held, block) < 0 ||
-            column_set(&self->uses, node, column_get(&self->uses, node) + 1) < 0) {
-            return -1;
-        }
+        TRY(keyed_enter(&group->held, block));
+        TRY(column_set(&self->uses, node, column_get(&self->uses, node) + 1));
         self->blocks++;
         group->count++;
     }
     uint32_t count = column_get(group->references + tier, block), room = self->most_references - count;
     uint32_t added = store->times < room ? store->times : room;
-    if (column_set(group->references + tier, block, count + added) < 0) {
-        return -1;
-    }
+    TRY(column_set(group->references + tier, block, count + added));
     if (count || group_collect(self, group, block) < 0) {
         return count ? 1 : -1;
     }
     for (Py_ssize_t at = 0; at < self->covered.count; at++) {
-        if (add_cover(self, group, tier, self->covered.items[at]) < 0) {
-            return -1;
-        }
+        TRY(add_cover(self, group, tier, self->covered.items[at]));
     }
     return 1;
 }
@@ -255,9 +241,7 @@ long long group_store(GroupTable *self, const GroupStore *store) {
     for (Py_ssize_t at = 0; !self->full_count && at < self->made.count; at++) {
         uint32_t node = self->made.items[at];
         for (int one = 0; column_get(&self->depths, node) && one < self->contents.tier_count; one++) {
-            if (group_chain(self, one, node, 1) < 0) {
-                return -1;
-            }
+            TRY(group_chain(self, one, node, 1));
         }
     }
     return crowded;
@@ -270,9 +254,7 @@ static int release(GroupTable *self, CacheGroup *group, uint32_t block) {
     keyed_drop(&group->held, block);
     self->blocks--;
     group->count--;
-    if (column_set(&self->uses, node, column_get(&self->uses, node) - 1) < 0) {
-        return -1;
-    }
+    TRY(column_set(&self->uses, node, column_get(&self->uses, node) - 1));
     return prune(self, node, 1);
 }
 
@@ -297,19 +279,13 @@ long long group_remove(GroupTable *self, CacheGroup *group, int number, const ui
             unknown++;
             continue;
         }
-        if (column_set(group->references + tier, block, times - 1) < 0) {
-            return -1;
-        }
+        TRY(column_set(group->references + tier, block, times - 1));
         if (times > 1) {
             continue;
         }
-        if (group_collect(self, group, block) < 0) {
-            return -1;
-        }
+        TRY(group_collect(self, group, block));
         for (Py_ssize_t one = self->covered.count; one-- > 0;) {
-            if (remove_cover(self, group, tier, self->covered.items[one]) < 0) {
-                return -1;
-            }
+            TRY(remove_cover(self, group, tier, self->covered.items[one]));
         }
         if (!is_stored(self, group, block) && release(self, group, block) < 0) {
             return -1;

@@ -17,21 +17,17 @@ typedef struct {
     char broken; /* memory ran out in the middle of a change */
 } GroupTableObject;
 
-static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *table_new(NEW_ARGUMENTS) {
     PyObject *stored, *removed;
     long long blocks, references, hidden, run;
-    if (READ_NEW("GroupTable", "OOLLLL",
-                 "stored removed max_blocks max_references max_hidden max_run", &stored, &removed,
-                 &blocks, &references, &hidden, &run) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("GroupTable", "OOLLLL",
+                         "stored removed max_blocks max_references max_hidden max_run", &stored,
+                         &removed, &blocks, &references, &hidden, &run));
     if (hidden < 0 || run < 1 || references < 1 || references > COUNT_MASK) {
         return PyErr_Format(PyExc_ValueError, "bounds of a GroupTable are out of range");
     }
     GroupTableObject *self = (GroupTableObject *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     group_table_init(&self->table);
     self->table.most_blocks = blocks;
     self->table.most_references = (uint32_t)references;
@@ -138,16 +134,15 @@ static PyObject *table_find(GroupTableObject *self, PyObject *hash) {
                          (unsigned long)column_get(&table->depths, node));
 }
 
-static PyObject *table_store(GroupTableObject *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *table_store(GroupTableObject *self, ARGUMENTS) {
     Py_ssize_t slot;
     long long tier;
     uint64_t span, times, root;
     PyObject *hashes, *ends, *before, *path;
-    if (READ_PLACED("store", "nLKKOOOKO", "slot tier span times hashes ends before root path", &slot,
-                    &tier, &span, &times, &hashes, &ends, &before, &root, &path) < 0 ||
-        begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("store", "nLKKOOOKO",
+                            "slot tier span times hashes ends before root path", &slot, &tier,
+                            &span, &times, &hashes, &ends, &before, &root, &path));
+    TRY_OR_NULL(begin(self));
     GroupStore store = {.tier = (int)tier, .root = root, .has_before = before != Py_None};
     store.group = group_at(self, slot);
     store.span = span > UINT32_MAX ? UINT32_MAX : (uint32_t)span;
@@ -173,13 +168,12 @@ static PyObject *table_store(GroupTableObject *self, PyObject *const *args, Py_s
     return end(self, crowded < 0 ? NULL : PyLong_FromLongLong(crowded), 1);
 }
 
-static PyObject *table_remove(GroupTableObject *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *table_remove(GroupTableObject *self, ARGUMENTS) {
     Py_ssize_t slot;
     long long tier;
     PyObject *hashes;
-    if (READ_PLACED("remove", "nLO", "slot tier hashes", &slot, &tier, &hashes) < 0 || begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("remove", "nLO", "slot tier hashes", &slot, &tier, &hashes));
+    TRY_OR_NULL(begin(self));
     CacheGroup *group = group_at(self, slot);
     if (group == NULL || read_numbers(self, hashes, &self->hashes, 0) < 0) {
         return end(self, NULL, 0);
@@ -212,18 +206,14 @@ static PyObject *table_open(GroupTableObject *self, PyObject *tier) {
 }
 
 static PyObject *table_settle(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
-    if (begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(begin(self));
     PyObject *events = PyList_New(0);
     int failed = events == NULL || group_settle(&self->table, &self->types, events) < 0;
     return end(self, checked(events, failed), 1);
 }
 
 static PyObject *table_take_ends(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
-    if (begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(begin(self));
     PyObject *gone = PyList_New(0), *fresh = PyList_New(0), *both = NULL;
     if (gone != NULL && fresh != NULL && group_take_ends(&self->table, &self->types, gone, fresh) == 0) {
         both = PyTuple_Pack(2, gone, fresh);
@@ -233,9 +223,7 @@ static PyObject *table_take_ends(GroupTableObject *self, PyObject *Py_UNUSED(not
 }
 
 static PyObject *table_dump(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
-    if (begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(begin(self));
     PyObject *events = PyList_New(0);
     int failed = events == NULL || group_dump(&self->table, &self->types, events) < 0;
     self->table.contents.run.count = 0;
@@ -270,13 +258,11 @@ static int read_group(GroupTable *table, int slot, PyObject *described) {
     return 0;
 }
 
-static PyObject *table_settle_rule(GroupTableObject *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *table_settle_rule(GroupTableObject *self, ARGUMENTS) {
     PyObject *groups;
     uint64_t align, drop;
-    if (READ_PLACED("settle_rule", "TKK", "groups align drop", &groups, &align, &drop) < 0 ||
-        begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("settle_rule", "TKK", "groups align drop", &groups, &align, &drop));
+    TRY_OR_NULL(begin(self));
     GroupTable *table = &self->table;
     Py_ssize_t count = PyTuple_GET_SIZE(groups);
     if (count < table->group_count || count > MOST_CACHE_GROUPS || align < 1 || align > INT_MAX ||
@@ -298,9 +284,7 @@ static PyObject *table_settle_rule(GroupTableObject *self, PyObject *const *args
 
 static PyObject *table_clear(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
     self->broken = 0;
-    if (begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(begin(self));
     group_table_clear(&self->table);
     return end(self, Py_NewRef(Py_None), 0);
 }

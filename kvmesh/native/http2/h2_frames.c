@@ -86,9 +86,7 @@ static int take_window(Session *self, const Frame *frame, PyObject *events) {
     }
     int open = !stream->finished;
     uint32_t id = stream->id;
-    if (reset_stream(self, stream, FLOW_CONTROL_ERROR) < 0) {
-        return -1;
-    }
+    TRY(reset_stream(self, stream, FLOW_CONTROL_ERROR));
     return open ? add_event(events, id, RESET, PyLong_FromLong(FLOW_CONTROL_ERROR)) : 0;
 }
 
@@ -155,9 +153,7 @@ static int take_continuation(Session *self, const Frame *frame, PyObject *events
         buffer_size(block) + frame->size > (size_t)self->limits.header_bytes) {
         return fail(self, events, ENHANCE_YOUR_CALM, "headers too large");
     }
-    if (buffer_add(block, frame->at, frame->size) < 0) {
-        return -1;
-    }
+    TRY(buffer_add(block, frame->at, frame->size));
     if (!(frame->flags & END_HEADERS)) {
         return 0;
     }

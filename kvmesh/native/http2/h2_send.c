@@ -12,9 +12,7 @@ static const uint8_t text_name[] = "\x00\x0c" "grpc-message";
 
 int put_frame(Session *self, int kind, int flags, uint32_t stream, const void *payload, size_t size) {
     Buffer *out = &self->out;
-    if (buffer_reserve(out, FRAME_HEAD + size) < 0) {
-        return -1;
-    }
+    TRY(buffer_reserve(out, FRAME_HEAD + size));
     uint8_t *at = out->at + out->size;
     write_u32(at, (uint32_t)size << 8 | (uint32_t)kind);
     at[4] = (uint8_t)flags;
@@ -56,9 +54,7 @@ int put_greeting(Session *self) {
         payload[6 * i + 1] = settings[i].id;
         write_u32(payload + 6 * i + 2, (uint32_t)settings[i].value);
     }
-    if (put_frame(self, SETTINGS, 0, 0, payload, sizeof payload) < 0) {
-        return -1;
-    }
+    TRY(put_frame(self, SETTINGS, 0, 0, payload, sizeof payload));
     Py_ssize_t more = self->limits.connection_window - DEFAULT_WINDOW;
     return more > 0 ? put_number(self, WINDOW_UPDATE, 0, (uint32_t)more) : 0;
 }
@@ -118,9 +114,7 @@ static Py_ssize_t write_bytes(Writer *self, const uint8_t *from, size_t size) {
         part = part < room ? part : room;
         part = (int64_t)part < window ? part : (size_t)window;
         if (!self->begun) {
-            if (buffer_reserve(out, FRAME_HEAD + part) < 0) {
-                return -1;
-            }
+            TRY(buffer_reserve(out, FRAME_HEAD + part));
             self->at = out->size; /* `start` is 0: all of `out` is taken at once */
             self->begun = 1;
             self->used = 0;
@@ -237,9 +231,7 @@ int send_end(Session *self, Stream *stream) {
         ready_add(self, stream);
         return 0;
     }
-    if (put_trailers(self, stream) < 0) {
-        return -1;
-    }
+    TRY(put_trailers(self, stream));
     stream->answered = stream->local_over = 1;
     if (stream->remote_over) {
         stream_drop(self, stream);
@@ -304,9 +296,7 @@ int finish_stream(Session *self, Stream *stream, int status, const char *text) {
         return 0;
     }
     PyObject *bytes = PyBytes_FromString(text);
-    if (bytes == NULL) {
-        return -1;
-    }
+    NEED(bytes);
     Py_XSETREF(stream->text, bytes);
     stream->status = status;
     stream->finished = 1;
@@ -320,9 +310,7 @@ int reset_stream(Session *self, Stream *stream, uint32_t code) {
 }
 
 int fail(Session *self, PyObject *events, uint32_t code, const char *text) {
-    if (put_goaway(self, self->last_stream, code, text) < 0) {
-        return -1;
-    }
+    TRY(put_goaway(self, self->last_stream, code, text));
     self->over = 1;
     return add_event(events, 0, FAILED, Py_BuildValue("(Is)", (unsigned)code, text));
 }

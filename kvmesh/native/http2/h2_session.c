@@ -33,9 +33,7 @@ static PyObject *leave_with(Session *self, int failed, PyObject *events) {
 
 static PyObject *receive_method(Session *self, PyObject *given) {
     Py_buffer data;
-    if (PyObject_GetBuffer(given, &data, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(PyObject_GetBuffer(given, &data, PyBUF_SIMPLE));
     PyObject *events = PyList_New(0);
     if (events == NULL || enter(self) < 0) {
         Py_XDECREF(events);
@@ -72,11 +70,9 @@ static PyObject *read_messages(PyObject *given) {
     return messages;
 }
 
-static PyObject *send_method(Session *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *send_method(Session *self, ARGUMENTS) {
     PyObject *stream_id, *given;
-    if (READ_PLACED("send", "OO", "stream_id messages", &stream_id, &given) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("send", "OO", "stream_id messages", &stream_id, &given));
     uint32_t id = read_id(stream_id);
     PyObject *messages = id == 0 ? NULL : read_messages(given);
     if (messages == NULL || enter(self) < 0) {
@@ -96,13 +92,11 @@ static PyObject *send_method(Session *self, PyObject *const *args, Py_ssize_t na
     return failed < 0 ? NULL : PyLong_FromSize_t(waiting);
 }
 
-static PyObject *finish_method(Session *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *finish_method(Session *self, ARGUMENTS) {
     PyObject *stream_id, *given, *text;
     long long status;
-    if (READ_PLACED("finish", "OOLS", "stream_id messages status text", &stream_id, &given, &status,
-                    &text) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("finish", "OOLS", "stream_id messages status text", &stream_id, &given,
+                            &status, &text));
     if (status < 0 || status > 0xffff) {
         return PyErr_Format(PyExc_ValueError, "a gRPC status is a number from 0, not %lld", status);
     }
@@ -125,7 +119,7 @@ static PyObject *finish_method(Session *self, PyObject *const *args, Py_ssize_t 
     return leave(self, failed);
 }
 
-static PyObject *reset_method(Session *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *reset_method(Session *self, ARGUMENTS) {
     if (nargs != 2) {
         return PyErr_Format(PyExc_TypeError, "reset takes 2 arguments, not %zd", nargs);
     }
@@ -183,9 +177,7 @@ static PyObject *drain_method(Session *self, PyObject *Py_UNUSED(unused)) {
     if (self->over || self->draining) {
         Py_RETURN_NONE;
     }
-    if (enter(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(enter(self));
     self->draining = 1;
     int failed = put_goaway(self, MOST_STREAM, NO_ERROR, "draining") < 0 ||
                  put_frame(self, PING, 0, 0, drain_ping, sizeof drain_ping) < 0;
@@ -193,9 +185,7 @@ static PyObject *drain_method(Session *self, PyObject *Py_UNUSED(unused)) {
 }
 
 static PyObject *reset_idle_method(Session *self, PyObject *Py_UNUSED(unused)) {
-    if (enter(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(enter(self));
     self->idle_frames = self->early_resets = 0;
     int failed = 0;
     for (size_t i = 0; i < self->bucket_count; i++) {
@@ -228,24 +218,19 @@ static int limits_are_sound(const SessionLimits *limits) {
            limits->waiting_bytes >= 0 && limits->idle_frames >= 0 && limits->early_resets >= 0;
 }
 
-static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *session_new(NEW_ARGUMENTS) {
     SessionLimits limits;
-    if (READ_NEW("GrpcSession", "nnnnnnnn",
-                 "streams message_bytes header_bytes stream_window connection_window waiting_bytes "
-                 "idle_frames early_resets",
-                 &limits.streams, &limits.message_bytes, &limits.header_bytes,
-                 &limits.stream_window, &limits.connection_window, &limits.waiting_bytes,
-                 &limits.idle_frames, &limits.early_resets) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("GrpcSession", "nnnnnnnn",
+                         "streams message_bytes header_bytes stream_window connection_window waiting_bytes "
+                         "idle_frames early_resets", &limits.streams, &limits.message_bytes,
+                         &limits.header_bytes, &limits.stream_window, &limits.connection_window,
+                         &limits.waiting_bytes, &limits.idle_frames, &limits.early_resets));
     if (!limits_are_sound(&limits)) {
         return PyErr_Format(PyExc_ValueError, "limits out of range: windows are 1 to 2^31-1 bytes, that "
                             "of a connection at least 65,535");
     }
     Session *self = (Session *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     hpack_init(&self->hpack);
     self->limits = limits;
     self->peer_window = self->peer_initial = DEFAULT_WINDOW;

@@ -1,8 +1,7 @@
 /* One HTTP/2 connection of a gRPC server, without its socket. Source: RFC 9113, RFC 7541, and "gRPC over
  * HTTP2" of the gRPC documentation. The pure form: tests/reference/transport/library_session.py.
  */
-#ifndef KVMESH_H2_SESSION_H
-#define KVMESH_H2_SESSION_H
+#pragma once
 
 #include "http2/hpack.h"
 #include "http2/http2.h"
@@ -125,9 +124,7 @@ int reset_stream(Session *self, Stream *stream, uint32_t code);
 /* Append an event; takes over the reference to `value`, which may be NULL with an exception set. */
 static inline int add_event(PyObject *events, uint32_t stream, int kind, PyObject *value) {
     PyObject *event = value == NULL ? NULL : Py_BuildValue("(IiN)", (unsigned)stream, kind, value);
-    if (event == NULL) {
-        return -1;
-    }
+    NEED(event);
     int failed = PyList_Append(events, event);
     Py_DECREF(event);
     return failed;
@@ -150,5 +147,3 @@ int credit(Session *self, Stream *stream);
 int take_frame(Session *self, const Frame *frame, PyObject *events);
 int take_data(Session *self, const Frame *frame, PyObject *events);
 int take_head(Session *self, uint32_t id, int flags, const uint8_t *block, size_t size, PyObject *events);
-
-#endif

@@ -23,9 +23,7 @@ int buffer_reserve(Buffer *self, size_t more) {
     while (room - held < more) {
         room *= 2;
     }
-    if (RESIZE(self->at, room) < 0) {
-        return -1;
-    }
+    TRY(RESIZE(self->at, room));
     self->room = room;
     return 0;
 }
@@ -34,9 +32,7 @@ int buffer_add(Buffer *self, const void *from, size_t size) {
     if (size == 0) {
         return 0;
     }
-    if (buffer_reserve(self, size) < 0) {
-        return -1;
-    }
+    TRY(buffer_reserve(self, size));
     memcpy(self->at + self->size, from, size);
     self->size += size;
     return 0;

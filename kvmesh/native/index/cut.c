@@ -47,9 +47,7 @@ static int read_rules(Ends *self, PyObject *rules, uint32_t live_words) {
     for (Py_ssize_t i = 0; i < count; i++) {
         Rule *rule = self->rules + i;
         self->rule_count = (uint32_t)i + 1;
-        if (read_rule(rule, PyTuple_GET_ITEM(rules, i)) < 0) {
-            return -1;
-        }
+        TRY(read_rule(rule, PyTuple_GET_ITEM(rules, i)));
         if (masks_meet(self->grouped, live_words, &rule->members)) {
             return set_error(PyExc_ValueError, "a worker has two rules");
         }
@@ -68,10 +66,8 @@ int ends_read(Ends *self, PyObject *given, uint32_t live_words) {
         !PyTuple_Check(PyTuple_GET_ITEM(given, 2))) {
         return set_error(PyExc_TypeError, "ends are (young, old, rules) or None");
     }
-    if (read_table(&self->young, PyTuple_GET_ITEM(given, 0)) < 0 ||
-        read_table(&self->old, PyTuple_GET_ITEM(given, 1)) < 0) {
-        return -1;
-    }
+    TRY(read_table(&self->young, PyTuple_GET_ITEM(given, 0)));
+    TRY(read_table(&self->old, PyTuple_GET_ITEM(given, 1)));
     return read_rules(self, PyTuple_GET_ITEM(given, 2), live_words);
 }
 
@@ -122,10 +118,9 @@ static int make_room(Cut *cut, uint32_t words) {
     if (words <= cut->words) {
         return 0;
     }
-    if (RESIZE(cut->waiting, words) < 0 || RESIZE(cut->chains, words * 64) < 0 ||
-        RESIZE(cut->hits, words * 64) < 0) {
-        return -1;
-    }
+    TRY(RESIZE(cut->waiting, words));
+    TRY(RESIZE(cut->chains, words * 64));
+    TRY(RESIZE(cut->hits, words * 64));
     cut->words = words;
     cut->room = (Py_ssize_t)words * 64;
     return 0;
@@ -268,15 +263,11 @@ static int make_drops(Drops *made, Py_ssize_t count, uint32_t words) {
     made->count = 0;
     made->word_count = 0;
     if (count > made->room) {
-        if (RESIZE(made->drops, count) < 0) {
-            return -1;
-        }
+        TRY(RESIZE(made->drops, count));
         made->room = count;
     }
     if (wanted > made->word_room) {
-        if (RESIZE(made->words, wanted) < 0) {
-            return -1;
-        }
+        TRY(RESIZE(made->words, wanted));
         made->word_room = wanted;
     }
     return 0;
@@ -344,9 +335,7 @@ int ends_cut(const Ends *self, const Prompt *prompt, uint32_t live_words, Drops 
     if (found->drops[0].depth > prompt->count) {
         return set_error(PyExc_ValueError, "a prompt lost blocks while it was searched");
     }
-    if (make_room(cut, live_words) < 0) {
-        return -1;
-    }
+    TRY(make_room(cut, live_words));
     for (uint32_t i = 0; i < self->rule_count; i++) {
         Walk one = {.ends = self, .rule = self->rules + i, .prompt = prompt, .found = found,
                     .cut = cut, .words = live_words};
@@ -356,9 +345,7 @@ int ends_cut(const Ends *self, const Prompt *prompt, uint32_t live_words, Drops 
         /* The hits of one rule are found in this order. */
         qsort(cut->hits, (size_t)cut->count, sizeof *cut->hits, compare_hits);
     }
-    if (make_drops(&cut->drops, found->count + cut->count, live_words) < 0) {
-        return -1;
-    }
+    TRY(make_drops(&cut->drops, found->count + cut->count, live_words));
     merge(self, found, cut, live_words, &cut->drops);
     exchange(found, &cut->drops);
     return 0;

@@ -163,9 +163,7 @@ static int change_ends(Table *self, Holding *holding, const Change *change, Tall
         return table_store_run(self, holding, change->run, change->count);
     }
     long long before = holding->blocks;
-    if (table_remove_run(self, holding, change->run, change->count) < 0) {
-        return -1;
-    }
+    TRY(table_remove_run(self, holding, change->run, change->count));
     tally->ends_missing += change->count - (Py_ssize_t)(before - holding->blocks);
     return 0;
 }

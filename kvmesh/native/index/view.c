@@ -49,7 +49,7 @@ static PyObject *list_masks(const Drops *found) {
     return list;
 }
 
-PyObject *table_find_drops(Table *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *table_find_drops(Table *self, ARGUMENTS) {
     if (nargs < 2 || nargs > 3) {
         return PyErr_Format(PyExc_TypeError, "find_drops takes 2 or 3 arguments, not %zd", nargs);
     }
@@ -58,9 +58,7 @@ PyObject *table_find_drops(Table *self, PyObject *const *args, Py_ssize_t nargs)
     }
     const Table *older = nargs == 3 && args[2] != Py_None ? (const Table *)args[2] : NULL;
     Mask live;
-    if (mask_read(args[1], &live) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(mask_read(args[1], &live));
     AskedPrompt asked;
     Drops found = take_spare();
     prompt_open(&asked, args[0]);
@@ -96,9 +94,7 @@ static PyObject *list_holdings(const View *self, const Table *table) {
 /* Read the live slots, which must all have names; -1 with an error set. */
 static int read_live(View *self, PyObject *object) {
     Mask live;
-    if (mask_read(object, &live) < 0) {
-        return -1;
-    }
+    TRY(mask_read(object, &live));
     self->live = live.words;
     self->live_words = live.size;
     Py_ssize_t slots = PyTuple_GET_SIZE(self->names);
@@ -113,7 +109,7 @@ static int read_live(View *self, PyObject *object) {
     return 0;
 }
 
-PyObject *table_view(Table *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *table_view(Table *self, ARGUMENTS) {
     if (nargs < 3 || nargs > 4) {
         return PyErr_Format(PyExc_TypeError, "view takes 3 or 4 arguments, not %zd", nargs);
     }
@@ -121,9 +117,7 @@ PyObject *table_view(Table *self, PyObject *const *args, Py_ssize_t nargs) {
         return PyErr_Format(PyExc_TypeError, "older is a Table or None");
     }
     View *view = (View *)view_type.tp_alloc(&view_type, 0);
-    if (view == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(view);
     view->young = (Table *)Py_NewRef(self);
     view->old = args[0] == Py_None ? NULL : (Table *)Py_NewRef(args[0]);
     view->names = PySequence_Tuple(args[1]);

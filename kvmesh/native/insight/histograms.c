@@ -18,9 +18,7 @@ void histogram_observe(Histogram *self, double value) {
 
 static PyObject *observe_method(Histogram *self, PyObject *given) {
     double value;
-    if (read_double(given, &value) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(read_double(given, &value));
     histogram_observe(self, value);
     Py_RETURN_NONE;
 }
@@ -55,11 +53,9 @@ static int read_bounds(Histogram *self, PyObject *bounds) {
     return 0;
 }
 
-static PyObject *histogram_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *histogram_new(NEW_ARGUMENTS) {
     PyObject *given;
-    if (READ_NEW("Histogram", "O", "bounds", &given) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Histogram", "O", "bounds", &given));
     PyObject *bounds = PySequence_Tuple(given);
     Histogram *self = bounds == NULL ? NULL : (Histogram *)type->tp_alloc(type, 0);
     if (self != NULL && read_bounds(self, bounds) < 0) {

@@ -117,7 +117,7 @@ static int count_prompt(PrefixCounts *self, const uint64_t *hashes, Py_ssize_t c
     return (Py_ssize_t)self->count > self->max_nodes ? shrink(self) : 0;
 }
 
-static PyObject *record_method(PrefixCounts *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *record_method(PrefixCounts *self, ARGUMENTS) {
     GivenU64s prompt = {.at = NULL};
     PyObject *hashes;
     long long cached;
@@ -152,18 +152,14 @@ static PyObject *rows_method(PrefixCounts *self, PyObject *Py_UNUSED(none)) {
     return rows;
 }
 
-static PyObject *counts_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *counts_new(NEW_ARGUMENTS) {
     Py_ssize_t most;
-    if (READ_NEW("PrefixCounts", "n", "max_nodes", &most) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("PrefixCounts", "n", "max_nodes", &most));
     if (most < 1 || most > 1 << 24) {
         return PyErr_Format(PyExc_ValueError, "at least 1 prefix is counted, not %zd", most);
     }
     PrefixCounts *self = (PrefixCounts *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     uint32_t room = (uint32_t)most + DEPTHS, slots = 64;
     while (slots < 2 * room) {
         slots *= 2;

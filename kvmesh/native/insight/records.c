@@ -42,9 +42,7 @@ static void record_dealloc(Record *self) {
 
 static int read_number(PyObject *from, PyObject *name, long long *number) {
     PyObject *value = PyObject_GetAttr(from, name);
-    if (value == NULL) {
-        return -1;
-    }
+    NEED(value);
     *number = PyLong_AsLongLong(value);
     Py_DECREF(value);
     return *number == -1 && PyErr_Occurred() ? -1 : 0;
@@ -94,9 +92,7 @@ static PyObject *record_known(Record *self, PyObject *Py_UNUSED(none)) {
 PyObject *terms_tuple(PyObject *worker, const CandidateTerms *terms) {
     PyObject *made = PyTuple_New(CANDIDATE_ARGUMENTS);
     Py_ssize_t place = 0;
-    if (made == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(made);
 #define PUT(value) PyTuple_SET_ITEM(made, place++, value);
 #define COUNT(name) PUT(PyLong_FromLongLong(terms->name))
 #define NUMBER(name) PUT(PyFloat_FromDouble(terms->name))

@@ -231,20 +231,17 @@ static Py_ssize_t ring_length(Ring *self) {
     return self->count;
 }
 
-static PyObject *ring_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *ring_new(NEW_ARGUMENTS) {
     long long capacity, blocks, candidates, whole;
     PyObject *thinner;
-    if (READ_NEW("Ring", "LLLLO", "capacity max_waiting_blocks max_candidates whole_per_s thin",
-                 &capacity, &blocks, &candidates, &whole, &thinner) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Ring", "LLLLO",
+                         "capacity max_waiting_blocks max_candidates whole_per_s thin", &capacity,
+                         &blocks, &candidates, &whole, &thinner));
     if (capacity < 1 || capacity > PY_SSIZE_T_MAX / (long long)sizeof(Record *)) {
         return PyErr_Format(PyExc_ValueError, "a ring keeps at least 1 record, not %lld", capacity);
     }
     Ring *self = (Ring *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->thin = Py_NewRef(thinner);
     self->capacity = (Py_ssize_t)capacity;
     self->max_waiting_blocks = blocks;

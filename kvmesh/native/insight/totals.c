@@ -28,9 +28,7 @@ static int sketch_add(Sketch *sketch, double ms) {
     }
     if (sketch->count == sketch->room) {
         Py_ssize_t room = sketch->room ? 2 * sketch->room : 8;
-        if (RESIZE(sketch->bins, room) < 0) {
-            return -1;
-        }
+        TRY(RESIZE(sketch->bins, room));
         sketch->room = room;
     }
     memmove(sketch->bins + low + 1, sketch->bins + low,
@@ -68,9 +66,7 @@ static int second_at(Totals *self, double now, Second **found) {
     }
     if (self->count == self->room) {
         Py_ssize_t room = self->room ? 2 * self->room : 16;
-        if (RESIZE(self->seconds, room) < 0) {
-            return -1;
-        }
+        TRY(RESIZE(self->seconds, room));
         self->room = room;
     }
     memmove(self->seconds + place + 1, self->seconds + place,
@@ -88,9 +84,7 @@ static int second_at(Totals *self, double now, Second **found) {
 
 static int count_one(Totals *self, double now, int what) {
     Second *second;
-    if (second_at(self, now, &second) < 0) {
-        return -1;
-    }
+    TRY(second_at(self, now, &second));
     second->counts[what]++;
     return 0;
 }
@@ -127,9 +121,7 @@ int totals_ended(Totals *self, const Record *record) {
     if (record->state == FINISHED) {
         count_whole(self, record);
     }
-    if (second_at(self, record->ended_s, &second) < 0) {
-        return -1;
-    }
+    TRY(second_at(self, record->ended_s, &second));
     long long *counts = second->counts;
     if (record->state == FAILED || record->state == CUT || record->status >= SERVER_ERROR) {
         counts[FAILED_REQUESTS]++;
@@ -159,9 +151,7 @@ static int totals_compared(Totals *self, const Record *record) {
     if (robin == UNKNOWN) {
         return 0;
     }
-    if (second_at(self, record->ended_s, &second) < 0) {
-        return -1;
-    }
+    TRY(second_at(self, record->ended_s, &second));
     long long *counts = second->counts, predicted = record->chosen.overlap_blocks * size;
     if (record->state == FINISHED) {
         counts[SHADOWED_TOKENS] += record->prompt_tokens;
@@ -213,9 +203,7 @@ static PyObject *sketch_dict(const Sketch *sketch) {
 /* The fields of core.insight.traffic.TrafficSecond in their order. */
 static PyObject *second_tuple(const Second *second) {
     PyObject *fields = PyTuple_New(SECOND_COUNTS + 3);
-    if (fields == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(fields);
     PyTuple_SET_ITEM(fields, 0, PyLong_FromLongLong(second->second));
     for (int i = 0; i < SECOND_COUNTS; i++) {
         PyTuple_SET_ITEM(fields, i + 1, PyLong_FromLongLong(second->counts[i]));
@@ -246,16 +234,12 @@ static PyObject *since_method(Totals *self, PyObject *given) {
     return rows;
 }
 
-static PyObject *totals_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *totals_new(NEW_ARGUMENTS) {
     PyObject *bounds;
     Py_ssize_t kept_s;
-    if (READ_NEW("Totals", "nO", "kept_s bounds", &kept_s, &bounds) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Totals", "nO", "kept_s bounds", &kept_s, &bounds));
     Totals *self = (Totals *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     Histogram **places[] = {&self->ttft_s, &self->itl_s, &self->duration_s};
     self->kept_s = kept_s > 1 ? kept_s : 1;
     for (int i = 0; i < 3; i++) {

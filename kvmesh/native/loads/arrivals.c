@@ -36,9 +36,7 @@ double arrivals_per_ms(const Arrivals *self, double now) {
 
 static PyObject *call_fold(Arrivals *self, PyObject *given) {
     double now;
-    if (read_double(given, &now) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(read_double(given, &now));
     arrivals_fold(self, now);
     Py_RETURN_NONE;
 }

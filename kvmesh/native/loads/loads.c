@@ -25,9 +25,7 @@ int loads_begin(Loads *self, Booking *booking, double now) {
     if (booking->loads != NULL) {
         return set_error(PyExc_ValueError, "%R is at a worker already: end it there first", booking);
     }
-    if (shared_reserve(&self->shared, (size_t)Py_SIZE(booking)) < 0) {
-        return -1;
-    }
+    TRY(shared_reserve(&self->shared, (size_t)Py_SIZE(booking)));
     if (self->prefilling.count == 0) {
         self->progress_s = now;
         self->oldest_tokens = booking->uncached_tokens;
@@ -80,12 +78,9 @@ void loads_correct(Loads *self, long long requests, long long blocks, long long 
     self->unseen_tokens = tokens;
 }
 
-static PyObject *call_wait_ms(Loads *self, PyObject *const *args, Py_ssize_t nargs,
-                              PyObject *keywords) {
+static PyObject *call_wait_ms(Loads *self, NAMED_ARGUMENTS) {
     double rate, now, step = 0.0;
-    if (READ("wait_ms", "dd|d", "ms_per_token now step_tokens", &rate, &now, &step) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("wait_ms", "dd|d", "ms_per_token now step_tokens", &rate, &now, &step));
     return PyFloat_FromDouble(self->prefill_tokens ? loads_wait_ms(self, rate, now, step) : 0.0);
 }
 

@@ -42,14 +42,11 @@ static int read_demand(PyObject *given, DemandC *demand, GivenU64s *keys) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static PyObject *call_add(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                          PyObject *keywords) {
+static PyObject *call_add(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *request_id, *worker, *demanded, *owner = NULL;
     double now;
-    if (READ("add", "OOOd|O", "request_id worker demand now owner", &request_id, &worker, &demanded,
-             &now, &owner) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("add", "OOOd|O", "request_id worker demand now owner", &request_id, &worker,
+                     &demanded, &now, &owner));
     if (sequences_find(self, request_id) != NULL) {
         Py_RETURN_FALSE;
     }
@@ -81,13 +78,10 @@ static PyObject *booking_or_none(Booking *booking, int done) {
     Py_RETURN_NONE;
 }
 
-static PyObject *call_first_token(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                                  PyObject *keywords) {
+static PyObject *call_first_token(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *request_id;
     double now;
-    if (READ("first_token", "Od", "request_id now", &request_id, &now) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("first_token", "Od", "request_id now", &request_id, &now));
     Booking *booking = hold(self, request_id);
     return booking_or_none(booking, booking != NULL && sequences_first_token(self, booking, now));
 }
@@ -97,14 +91,12 @@ static PyObject *call_finish(Sequences *self, PyObject *request_id) {
     return booking_or_none(booking, booking == NULL ? 0 : sequences_finish(self, booking));
 }
 
-static PyObject *call_grow(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                           PyObject *keywords) {
+static PyObject *call_grow(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *request_id;
     long long output_tokens;
     double now;
-    if (READ("grow", "ONd", "request_id output_tokens now", &request_id, &output_tokens, &now) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("grow", "ONd", "request_id output_tokens now", &request_id, &output_tokens,
+                     &now));
     Booking *booking = sequences_find(self, request_id);
     if (booking != NULL) {
         sequences_grow(self, booking, output_tokens, now);
@@ -112,13 +104,10 @@ static PyObject *call_grow(Sequences *self, PyObject *const *args, Py_ssize_t na
     return booking == NULL && PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *call_foresee(Sequences *Py_UNUSED(self), PyObject *const *args, Py_ssize_t nargs,
-                              PyObject *keywords) {
+static PyObject *call_foresee(Sequences *Py_UNUSED(self), NAMED_ARGUMENTS) {
     Booking *booking;
     long long blocks;
-    if (READ("foresee", "!N", "booking blocks", &booking_type, &booking, &blocks) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("foresee", "!N", "booking blocks", &booking_type, &booking, &blocks));
     sequences_foresee(booking, within(-MOST_TOKENS, blocks, MOST_TOKENS));
     Py_RETURN_NONE;
 }
@@ -130,36 +119,27 @@ static int ask_speed(void *context, Loads *loads, double *ms_per_token) {
     return failed;
 }
 
-static PyObject *call_settle(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                             PyObject *keywords) {
+static PyObject *call_settle(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *ms_per_token;
     double now;
-    if (READ("settle", "dO", "now ms_per_token", &now, &ms_per_token) < 0 ||
-        sequences_settle(self, now, ask_speed, ms_per_token) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    TRY_OR_NULL(READ("settle", "dO", "now ms_per_token", &now, &ms_per_token));
+    return none_or_null(sequences_settle(self, now, ask_speed, ms_per_token));
 }
 
 static PyObject *call_loads(Sequences *self, PyObject *worker) {
     return Py_XNewRef((PyObject *)sequences_loads(self, worker));
 }
 
-static PyObject *call_correct(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                              PyObject *keywords) {
+static PyObject *call_correct(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *worker;
     long long amounts[3];
-    if (READ("correct", "ONNN", "worker requests blocks prefill_tokens", &worker, amounts,
-             amounts + 1, amounts + 2) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("correct", "ONNN", "worker requests blocks prefill_tokens", &worker, amounts,
+                     amounts + 1, amounts + 2));
     for (int i = 0; i < 3; i++) {
         amounts[i] = within(-MOST_TOKENS, amounts[i], MOST_TOKENS);
     }
     Loads *loads = sequences_loads(self, worker);
-    if (loads == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(loads);
     loads_correct(loads, amounts[0], amounts[1], amounts[2], self->block_size);
     Py_RETURN_NONE;
 }
@@ -175,10 +155,8 @@ static PyObject *call_resize(Sequences *self, PyObject *given) {
     long long block_size;
     PyObject *key, *value;
     Py_ssize_t place = 0;
-    if (read_amount(given, &block_size) < 0 ||
-        check_size("block_size", block_size, MOST_BLOCK_SIZE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(read_amount(given, &block_size));
+    TRY_OR_NULL(check_size("block_size", block_size, MOST_BLOCK_SIZE));
     while (PyDict_Next(self->loads, &place, &key, &value)) {
         loads_correct((Loads *)value, 0, 0, 0, self->block_size);
     }
@@ -192,13 +170,10 @@ static PyObject *call_resize(Sequences *self, PyObject *given) {
     Py_RETURN_NONE;
 }
 
-static PyObject *call_renew(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                            PyObject *keywords) {
+static PyObject *call_renew(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *request_ids, *next;
     double now;
-    if (READ("renew", "Od", "request_ids now", &request_ids, &now) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("renew", "Od", "request_ids now", &request_ids, &now));
     PyObject *iterator = PyObject_GetIter(request_ids);
     while (iterator != NULL && (next = PyIter_Next(iterator)) != NULL) {
         Booking *booking = sequences_find(self, next);
@@ -214,14 +189,11 @@ static PyObject *call_renew(Sequences *self, PyObject *const *args, Py_ssize_t n
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *call_renew_owner(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                                  PyObject *keywords) {
+static PyObject *call_renew_owner(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *given, *owner;
     double now;
-    if (READ("renew_owner", "Od", "owner now", &given, &now) < 0 ||
-        (owner = read_text("an owner", given)) == NULL) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("renew_owner", "Od", "owner now", &given, &now));
+    NEED_OR_NULL(owner = read_text("an owner", given));
     sequences_renew_owner(self, owner, now);
     Py_DECREF(owner);
     Py_RETURN_NONE;
@@ -274,20 +246,15 @@ static PyObject *release_all(Sequences *self, const Meant *meant, long long *cou
     return gone;
 }
 
-static PyObject *call_expire(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                             PyObject *keywords) {
+static PyObject *call_expire(Sequences *self, NAMED_ARGUMENTS) {
     double now;
-    if (READ("expire", "d", "now", &now) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("expire", "d", "now", &now));
     return release_all(self, &(Meant){.limit_s = now - self->lease_s}, &self->expired);
 }
 
 static PyObject *call_remove_worker(Sequences *self, PyObject *worker) {
     PyObject *name = read_text("a worker", worker);
-    if (name == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(name);
     PyObject *loads = Py_XNewRef(PyDict_GetItemWithError(self->loads, name));
     PyObject *gone = loads == NULL ? PyList_New(0)
                                    : release_all(self, &(Meant){.loads = (Loads *)loads},
@@ -316,12 +283,9 @@ static PyObject *call_remove_owner(Sequences *self, PyObject *given) {
     return gone;
 }
 
-static PyObject *call_owned(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                            PyObject *keywords) {
+static PyObject *call_owned(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *given = NULL;
-    if (READ("owned", "|O", "owner", &given) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("owned", "|O", "owner", &given));
     PyObject *owner = given == NULL ? PyUnicode_FromStringAndSize("", 0)
                                     : read_text("an owner", given);
     PyObject *owned = owner == NULL ? NULL : find_all(self, &(Meant){.owner = owner});
@@ -347,19 +311,15 @@ static PyObject *call_statistics(Sequences *self, PyObject *Py_UNUSED(nothing)) 
                                  self->dropped_with_owner);
 }
 
-static PyObject *sequences_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *sequences_new(NEW_ARGUMENTS) {
     PyObject *statistics;
     long long size;
     double lease_s = 60.0;
-    if (READ_NEW("ActiveSequences", "N$O|d", "block_size statistics lease_s", &size, &statistics,
-                 &lease_s) < 0 ||
-        check_size("block_size", size, MOST_BLOCK_SIZE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("ActiveSequences", "N$O|d", "block_size statistics lease_s", &size,
+                         &statistics, &lease_s));
+    TRY_OR_NULL(check_size("block_size", size, MOST_BLOCK_SIZE));
     Sequences *self = (Sequences *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->block_size = size;
     self->lease_s = lease_s;
     self->settled_s = -INFINITY;

@@ -20,9 +20,7 @@ static inline size_t find_place(const Shared *self, uint64_t key) {
 
 static int move_to(Shared *self, size_t room) {
     SharedKey *places = PyMem_Calloc(room, sizeof *places);
-    if (places == NULL) {
-        return -1;
-    }
+    NEED(places);
     Shared moved = {places, room, self->used};
     for (size_t i = 0; i < self->room; i++) {
         if (self->places[i].holders) {

@@ -61,9 +61,7 @@ static int count_all(PyObject *turns, PyObject *const *names, Py_ssize_t count, 
 static int hash_text(PyObject *text, uint64_t seed, uint64_t *hash) {
     Py_ssize_t size;
     const char *bytes = PyUnicode_AsUTF8AndSize(text, &size);
-    if (bytes == NULL) {
-        return -1;
-    }
+    NEED(bytes);
     *hash = xxh3_64(bytes, (size_t)size, seed);
     return 0;
 }
@@ -73,16 +71,12 @@ static Py_ssize_t settle(PyObject *const *names, Py_ssize_t count, const long lo
                          long long least, PyObject *replica) {
     Py_ssize_t best = -1;
     uint64_t seed, hash, best_hash = 0;
-    if (hash_text(replica, 0, &seed) < 0) {
-        return -1;
-    }
+    TRY(hash_text(replica, 0, &seed));
     for (Py_ssize_t i = 0; i < count; i++) {
         if (taken[i] != least) {
             continue;
         }
-        if (hash_text(names[i], seed, &hash) < 0) {
-            return -1;
-        }
+        TRY(hash_text(names[i], seed, &hash));
         if (best < 0 || hash > best_hash ||
             (hash == best_hash && PyUnicode_Compare(names[i], names[best]) > 0)) {
             best = i;
@@ -94,9 +88,7 @@ static Py_ssize_t settle(PyObject *const *names, Py_ssize_t count, const long lo
 
 static Py_ssize_t find_next(PyObject *turns, PyObject *const *names, Py_ssize_t count,
                             PyObject *replica, long long *taken, char *known) {
-    if (count_all(turns, names, count, taken, known) < 0) {
-        return -1;
-    }
+    TRY(count_all(turns, names, count, taken, known));
     Py_ssize_t first = 0, ties = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         ties = ties && taken[i] == taken[first] ? ties + 1 : ties;

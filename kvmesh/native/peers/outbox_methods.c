@@ -32,9 +32,8 @@ static int read_failure(PyObject *attempt, Failure *out) {
     Py_XDECREF(kind);
     out->kind = cut == NULL ? NULL : PyUnicode_AsEncodedString(cut, "utf-8", "replace");
     Py_XDECREF(cut);
-    if (out->kind == NULL || read_seconds(attempt, interned.lost_s, &out->lost_s) < 0) {
-        return -1;
-    }
+    NEED(out->kind);
+    TRY(read_seconds(attempt, interned.lost_s, &out->lost_s));
     return read_seconds(attempt, interned.retry_after_s, &out->retry_after_s);
 }
 
@@ -48,21 +47,16 @@ static PyObject *call_placed(BookingOutbox *self, PyObject *booking) {
 
 static PyObject *call_first_token(BookingOutbox *self, PyObject *given) {
     PyObject *request_id = read_text("a request id", given);
-    if (request_id == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(request_id);
     outbox_first_token(self, request_id);
     Py_DECREF(request_id);
     Py_RETURN_NONE;
 }
 
 /* ended(request_id, attempt=SERVED) */
-static PyObject *call_ended(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs,
-                            PyObject *keywords) {
+static PyObject *call_ended(BookingOutbox *self, NAMED_ARGUMENTS) {
     PyObject *given, *attempt = NULL;
-    if (READ("ended", "O|O", "request_id attempt", &given, &attempt) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("ended", "O|O", "request_id attempt", &given, &attempt));
     Failure failure = {.verdict = VERDICT_SERVED};
     PyObject *request_id = read_text("a request id", given);
     if (request_id == NULL || (attempt != NULL && read_failure(attempt, &failure) < 0)) {
@@ -94,9 +88,7 @@ static int publish_growth_of(BookingOutbox *self, PyObject *request_id, Publishe
 
 static PyObject *call_publish_growth(BookingOutbox *self, PyObject *Py_UNUSED(none)) {
     PyObject *gone = PyList_New(0), *request_id, *known;
-    if (gone == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(gone);
     /* To look a booking up may run anything, where somebody put keys of his own among them. */
     int failed = 0;
     for (Py_ssize_t at = 0; !failed && PyDict_Next(self->bookings, &at, &request_id, &known);) {
@@ -150,9 +142,7 @@ typedef struct {
 static PyObject *message(const BookingOutbox *self, const Run *run, PyObject *shares) {
     Py_ssize_t behind = shares == NULL ? 0 : PyBytes_GET_SIZE(shares);
     PyObject *made = PyBytes_FromStringAndSize(NULL, HEAD_BYTES + (Py_ssize_t)run->bytes + behind);
-    if (made == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(made);
     uint8_t *out = (uint8_t *)PyBytes_AS_STRING(made);
     memset(out, 0, HEAD_BYTES);
     out[0] = self->format;
@@ -187,9 +177,7 @@ static int split(const BookingOutbox *self, PyObject *taken, const Run *all,
         run.events++;
         int last = run.at + run.bytes >= end;
         if (last || (Py_ssize_t)run.events >= bounds[0] || (Py_ssize_t)run.bytes >= bounds[1]) {
-            if (append_message(self, taken, &run, last ? shares : NULL) < 0) {
-                return -1;
-            }
+            TRY(append_message(self, taken, &run, last ? shares : NULL));
             run = (Run){.at = run.at + run.bytes, .first_seq = run.first_seq + run.events};
         }
     }
@@ -197,16 +185,13 @@ static int split(const BookingOutbox *self, PyObject *taken, const Run *all,
 }
 
 /* take(max_events, max_bytes, shares=b"") -> messages */
-static PyObject *call_take(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *call_take(BookingOutbox *self, ARGUMENTS) {
     PyObject *shares = NULL;
     Py_ssize_t bounds[2];
-    if (READ_PLACED("take", "nn|S", "max_events max_bytes shares", bounds, bounds + 1, &shares) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("take", "nn|S", "max_events max_bytes shares", bounds, bounds + 1,
+                            &shares));
     PyObject *taken = PyList_New(0);
-    if (taken == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(taken);
     /* What comes while the messages are made has records and numbers of its own. */
     uint8_t *records = self->records;
     size_t room = self->room;
@@ -232,22 +217,19 @@ static PyObject *call_take(BookingOutbox *self, PyObject *const *args, Py_ssize_
 }
 
 /* beat(shares=b"") -> message */
-static PyObject *call_beat(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *call_beat(BookingOutbox *self, ARGUMENTS) {
     PyObject *shares = NULL;
     Run none = {.first_seq = self->next_seq};
     return READ_PLACED("beat", "|S", "shares", &shares) < 0 ? NULL : message(self, &none, shares);
 }
 
-static PyObject *outbox_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *outbox_new(NEW_ARGUMENTS) {
     PyObject *sequences;
     uint64_t number;
-    if (READ_NEW("BookingOutbox", "!K", "sequences epoch", &sequences_type, &sequences, &number) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("BookingOutbox", "!K", "sequences epoch", &sequences_type, &sequences,
+                         &number));
     BookingOutbox *self = (BookingOutbox *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->sequences = (Sequences *)Py_NewRef(sequences);
     self->epoch = number;
     self->next_seq = 1;

@@ -127,17 +127,13 @@ Booking *peer_find(Peer *self, Sequences *sequences, uint32_t number) {
     return find_by_id(self, sequences, number);
 }
 
-static PyObject *peer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *peer_new(NEW_ARGUMENTS) {
     PyObject *name;
     long long epoch;
     double now;
-    if (READ_NEW("Peer", "ULd", "name epoch now", &name, &epoch, &now) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Peer", "ULd", "name epoch now", &name, &epoch, &now));
     Peer *self = (Peer *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->name = read_text("a peer", name);
     self->workers = PyDict_New();
     self->republished = PySet_New(NULL);

@@ -41,7 +41,7 @@ static int read_seed(PyObject *object, uint64_t *seed) {
     return 0;
 }
 
-static PyObject *native_chain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *native_chain(PyObject *Py_UNUSED(module), ARGUMENTS) {
     uint64_t seed;
     Py_buffer view;
     if (nargs != 5) {
@@ -117,7 +117,7 @@ static int hash_tokens(PyObject *const *tokens, Py_ssize_t size, Py_ssize_t coun
     return 1;
 }
 
-static PyObject *native_chain_tokens(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *native_chain_tokens(PyObject *Py_UNUSED(module), ARGUMENTS) {
     uint64_t seed;
     if (nargs != 5) {
         return PyErr_Format(PyExc_TypeError, "chain_tokens takes 5 arguments, not %zd", nargs);
@@ -215,7 +215,7 @@ static PyObject *bytes_for(Py_ssize_t count, uint64_t **hashes) {
     return packed;
 }
 
-static PyObject *native_pack_chain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *native_pack_chain(PyObject *Py_UNUSED(module), ARGUMENTS) {
     uint64_t seed, *hashes;
     PyObject *packed = NULL;
     if (nargs != 5) {
@@ -236,9 +236,7 @@ static PyObject *native_pack_chain(PyObject *Py_UNUSED(module), PyObject *const 
         return packed;
     }
     Py_buffer view;
-    if (PyObject_GetBuffer(args[1], &view, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(PyObject_GetBuffer(args[1], &view, PyBUF_SIMPLE));
     if (!does_not_fit(first, size, count, view.len / TOKEN_BYTES)) {
         packed = bytes_for(count, &hashes);
     }

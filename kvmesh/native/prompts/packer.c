@@ -6,7 +6,7 @@
 enum { PLACE, HEAD, INDEX, STRIPS, TAIL, OPENING_SIZE };
 enum { HINTS, MARKS, PARTS, OPENINGS, FORM_SIZE };
 
-static PyObject *packer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *packer_new(NEW_ARGUMENTS) {
     TextPacker *self = (TextPacker *)type->tp_alloc(type, 0);
     if (self != NULL && ((self->forms = PyDict_New()) == NULL ||
                          READ_NEW("TextPacker", "+!+O", "cache encode_batch", &text_cache_type,
@@ -84,12 +84,10 @@ static int check_opening(PyObject *opening, Py_ssize_t parts, Py_ssize_t roles) 
     return 0;
 }
 
-static PyObject *packer_teach(TextPacker *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *packer_teach(TextPacker *self, ARGUMENTS) {
     PyObject *roles, *hints, *marks, *parts, *openings;
-    if (READ_PLACED("teach", "OOOOO", "roles hints marks parts openings", &roles, &hints, &marks,
-                    &parts, &openings) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("teach", "OOOOO", "roles hints marks parts openings", &roles, &hints,
+                            &marks, &parts, &openings));
     if (!is_tuple_of(roles, &PyUnicode_Type, -1) || !is_tuple_of(hints, &PyUnicode_Type, -1) ||
         !is_tuple_of(marks, &PyUnicode_Type, -1) || !is_tuple_of(parts, &PyBytes_Type, -1) ||
         !is_tuple_of(openings, &PyTuple_Type, -1)) {
@@ -98,10 +96,8 @@ static PyObject *packer_teach(TextPacker *self, PyObject *const *args, Py_ssize_
         return NULL;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(openings); i++) {
-        if (check_opening(PyTuple_GET_ITEM(openings, i), PyTuple_GET_SIZE(parts),
-                          PyTuple_GET_SIZE(roles)) < 0) {
-            return NULL;
-        }
+        TRY_OR_NULL(check_opening(PyTuple_GET_ITEM(openings, i), PyTuple_GET_SIZE(parts),
+                                  PyTuple_GET_SIZE(roles)));
     }
     PyObject *form = PyTuple_Pack(FORM_SIZE, hints, marks, parts, openings);
     int kept = form == NULL ? -1 : PyDict_SetItem(self->forms, roles, form);
@@ -201,9 +197,7 @@ static PyObject *make_segment(PyObject *opening, PyObject *texts) {
     PyObject *head = PyTuple_GET_ITEM(opening, HEAD), *tail = PyTuple_GET_ITEM(opening, TAIL);
     Py_ssize_t index = PyLong_AsSsize_t(PyTuple_GET_ITEM(opening, INDEX));
     PyObject *text = strip_text(PyTuple_GET_ITEM(texts, index), PyTuple_GET_ITEM(opening, STRIPS));
-    if (text == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(text);
     PyObject *pieces[] = {head, text, tail};
     Py_ssize_t length = 0;
     Py_UCS4 most = 0;

@@ -13,15 +13,11 @@ int text_cache_ready(void) {
     return 0;
 }
 
-static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *cache_new(NEW_ARGUMENTS) {
     Py_ssize_t capacity;
-    if (READ_NEW("TextCache", "n", "capacity", &capacity) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("TextCache", "n", "capacity", &capacity));
     TextCache *self = (TextCache *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->half = capacity / 2 > 1 ? capacity / 2 : 1;
     self->young = PyDict_New();
     self->old = PyDict_New();
@@ -76,9 +72,7 @@ int text_cache_put(TextCache *self, PyObject *text, PyObject *ids) {
     }
     if (self->young_size + size > self->half) {
         PyObject *fresh = PyDict_New();
-        if (fresh == NULL) {
-            return -1;
-        }
+        NEED(fresh);
         PyObject *dropped = self->old;
         self->old = self->young;
         self->old_size = self->young_size;
@@ -86,17 +80,13 @@ int text_cache_put(TextCache *self, PyObject *text, PyObject *ids) {
         self->young_size = 0;
         Py_DECREF(dropped);
     }
-    if (PyDict_SetItem(self->young, text, ids) < 0) {
-        return -1;
-    }
+    TRY(PyDict_SetItem(self->young, text, ids));
     self->young_size += size;
     return 0;
 }
 
 static PyObject *cache_get(TextCache *self, PyObject *text) {
-    if (check_text(text) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(check_text(text));
     PyObject *ids = text_cache_get(self, text);
     if (ids == NULL && !PyErr_Occurred()) {
         Py_RETURN_NONE;
@@ -119,13 +109,11 @@ static PyObject *cache_find(TextCache *self, PyObject *texts) {
     return found;
 }
 
-static PyObject *cache_put(TextCache *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *cache_put(TextCache *self, ARGUMENTS) {
     PyObject *text, *ids;
-    if (READ_PLACED("put", "OS", "text ids", &text, &ids) < 0 || check_text(text) < 0 ||
-        text_cache_put(self, text, ids) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    TRY_OR_NULL(READ_PLACED("put", "OS", "text ids", &text, &ids));
+    TRY_OR_NULL(check_text(text));
+    return none_or_null(text_cache_put(self, text, ids));
 }
 
 static PyObject *cache_figures(TextCache *self, PyObject *Py_UNUSED(unused)) {

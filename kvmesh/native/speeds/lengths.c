@@ -50,9 +50,7 @@ int lengths_forecast(const Lengths *self, const uint64_t *hashes, Py_ssize_t blo
 }
 
 int lengths_learn(Lengths *self, const Forecast *foreseen, long long tokens) {
-    if (recent_reserve(&self->families, FAMILIES) < 0) {
-        return -1;
-    }
+    TRY(recent_reserve(&self->families, FAMILIES));
     double sample = (double)tokens;
     if (foreseen->samples) {
         add_sample(&self->errors.tokens, &self->errors.samples, fabs(foreseen->tokens - sample));
@@ -99,9 +97,7 @@ static PyObject *lengths_forecast_method(Lengths *self, PyObject *hashes) {
         PyObject *pair = Py_BuildValue("LK", found.family[i].tokens, found.family[i].key);
         set_made(&families, i, pair);
     }
-    if (families == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(families);
     PyObject *forecast = PyObject_CallFunction(self->forecast_type, "dLL", found.tokens,
                                                found.samples, found.family_tokens);
     if (forecast == NULL) {
@@ -132,14 +128,11 @@ static int read_families(PyObject *pairs, Forecast *out) {
     return 0;
 }
 
-static PyObject *lengths_learn_method(Lengths *self, PyObject *const *args, Py_ssize_t nargs,
-                                      PyObject *keywords) {
+static PyObject *lengths_learn_method(Lengths *self, NAMED_ARGUMENTS) {
     Forecast forecast = {0};
     PyObject *families, *foreseen;
     long long tokens;
-    if (READ("learn", "TLO", "families tokens foreseen", &families, &tokens, &foreseen) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("learn", "TLO", "families tokens foreseen", &families, &tokens, &foreseen));
     PyObject *samples = PyObject_GetAttrString(foreseen, "samples");
     PyObject *mean = samples == NULL ? NULL : PyObject_GetAttrString(foreseen, "tokens");
     if (mean != NULL) {
@@ -176,21 +169,17 @@ static PyMethodDef lengths_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyObject *lengths_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *lengths_new(NEW_ARGUMENTS) {
     PyObject *forecast, *statistics;
     long long block_size, most;
-    if (READ_NEW("OutputLengths", "OOLL", "forecast statistics block_size max_families", &forecast,
-                 &statistics, &block_size, &most) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("OutputLengths", "OOLL", "forecast statistics block_size max_families",
+                         &forecast, &statistics, &block_size, &most));
     if (most < 0 || most > MOST_FAMILIES) {
         return PyErr_Format(PyExc_ValueError, "max_families is %lld, it must be from 0 to %u", most,
                             MOST_FAMILIES);
     }
     Lengths *self = (Lengths *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->forecast_type = Py_NewRef(forecast);
     self->statistics_type = Py_NewRef(statistics);
     self->most = (uint32_t)most;

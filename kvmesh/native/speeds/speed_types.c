@@ -69,42 +69,33 @@ static PyObject *speeds_get_residence_ms(Speeds *self, PyObject *worker) {
                ? PyFloat_FromDouble(speeds_residence_ms(self, known)) : NULL;
 }
 
-static PyObject *speeds_take_first_token(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
-                                         PyObject *keywords) {
+static PyObject *speeds_take_first_token(Speeds *self, NAMED_ARGUMENTS) {
     WorkerSpeed *known;
     PyObject *worker;
     long long tokens;
     double service_s, now;
-    if (READ("first_token", "ULdd", "worker uncached_tokens service_s now", &worker, &tokens, &service_s,
-             &now) < 0 ||
-        (known = speeds_worker(self, worker)) == NULL) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("first_token", "ULdd", "worker uncached_tokens service_s now", &worker,
+                     &tokens, &service_s, &now));
+    NEED_OR_NULL(known = speeds_worker(self, worker));
     speeds_first_token(self, known, tokens, service_s, now);
     Py_RETURN_NONE;
 }
 
-static PyObject *speeds_take_measured(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
-                                      PyObject *keywords) {
+static PyObject *speeds_take_measured(Speeds *self, NAMED_ARGUMENTS) {
     WorkerSpeed *known;
     PyObject *worker;
     long long tokens, busy_us;
-    if (READ("measured", "ULL", "worker tokens busy_us", &worker, &tokens, &busy_us) < 0 ||
-        (known = speeds_worker(self, worker)) == NULL) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("measured", "ULL", "worker tokens busy_us", &worker, &tokens, &busy_us));
+    NEED_OR_NULL(known = speeds_worker(self, worker));
     speeds_measured(self, known, tokens, busy_us);
     Py_RETURN_NONE;
 }
 
-static PyObject *speeds_take_output(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
-                                    PyObject *keywords) {
+static PyObject *speeds_take_output(Speeds *self, NAMED_ARGUMENTS) {
     PyObject *worker;
     long long tokens;
     double elapsed_s;
-    if (READ("output", "ULd", "worker tokens elapsed_s", &worker, &tokens, &elapsed_s) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("output", "ULd", "worker tokens elapsed_s", &worker, &tokens, &elapsed_s));
     WorkerSpeed *known = tokens < 1 ? NULL : speeds_worker(self, worker);
     if (PyErr_Occurred()) {
         return NULL;
@@ -113,30 +104,25 @@ static PyObject *speeds_take_output(Speeds *self, PyObject *const *args, Py_ssiz
     Py_RETURN_NONE;
 }
 
-static PyObject *speeds_take_finished(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
-                                      PyObject *keywords) {
+static PyObject *speeds_take_finished(Speeds *self, NAMED_ARGUMENTS) {
     WorkerSpeed *known;
     PyObject *worker;
     double residence_s;
     long long tokens;
-    if (READ("finished", "UdL", "worker residence_s output_tokens", &worker, &residence_s, &tokens) < 0 ||
-        (known = speeds_worker(self, worker)) == NULL) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("finished", "UdL", "worker residence_s output_tokens", &worker, &residence_s,
+                     &tokens));
+    NEED_OR_NULL(known = speeds_worker(self, worker));
     speeds_finished(self, known, residence_s, tokens);
     Py_RETURN_NONE;
 }
 
-static PyObject *speeds_take_answered(Speeds *self, PyObject *const *args, Py_ssize_t nargs,
-                                      PyObject *keywords) {
+static PyObject *speeds_take_answered(Speeds *self, NAMED_ARGUMENTS) {
     WorkerSpeed *known;
     PyObject *worker;
     long long tokens;
     double elapsed_s;
-    if (READ("answered", "ULd", "worker tokens elapsed_s", &worker, &tokens, &elapsed_s) < 0 ||
-        (known = speeds_worker(self, worker)) == NULL) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("answered", "ULd", "worker tokens elapsed_s", &worker, &tokens, &elapsed_s));
+    NEED_OR_NULL(known = speeds_worker(self, worker));
     speeds_answered(self, known, tokens, elapsed_s);
     Py_RETURN_NONE;
 }
@@ -176,11 +162,9 @@ static PyMethodDef speeds_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyObject *speeds_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *speeds_new(NEW_ARGUMENTS) {
     double prior;
-    if (READ_NEW("Speeds", "d", "prior_ms_per_token", &prior) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Speeds", "d", "prior_ms_per_token", &prior));
     if (!(prior > 0.0 && prior < HUGE_VAL)) {
         PyObject *given = PyFloat_FromDouble(prior);
         PyErr_Format(PyExc_ValueError, "prior_ms_per_token is %R, it must be above 0", given);
@@ -188,9 +172,7 @@ static PyObject *speeds_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         return NULL;
     }
     Speeds *self = (Speeds *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->workers = PyDict_New();
     self->steps = (StepTimes *)step_times_type.tp_alloc(&step_times_type, 0);
     self->fleet = (Ratio *)ratio_type.tp_alloc(&ratio_type, 0);

@@ -16,7 +16,7 @@ PyTypeObject ratio_type = {
     .tp_members = ratio_members,
 };
 
-static PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *state_new(NEW_ARGUMENTS) {
     WorkerState *self = (WorkerState *)type->tp_alloc(type, 0);
     if (self != NULL &&
         ((self->gaps = PyTuple_New(0)) == NULL ||

@@ -33,9 +33,7 @@ static int reserve(Kept *kept, uint64_t more) {
     uint64_t wanted = kept->count + more + 1;
     if (wanted > kept->room) {
         uint64_t room = wanted + kept->room / 2;
-        if (RESIZE(kept->entries, room) < 0) {
-            return -1;
-        }
+        TRY(RESIZE(kept->entries, room));
         kept->room = (uint32_t)room;
     }
     return 0;
@@ -83,9 +81,7 @@ int table_keep_entry(Table *self, uint32_t number, uint64_t hash, const Entry *e
     for (Frozen *view = self->frozen; view != NULL; view = view->next) {
         Kept *kept = view->kept + number;
         if (needs(view, number, segment) && order_of(entry) < view->ends[number]) {
-            if (reserve(kept, 1) < 0) {
-                return -1;
-            }
+            TRY(reserve(kept, 1));
             sets_refer(&self->sets, entry->set);
             kept->entries[kept->count++] = *entry;
             segment->noted++;
@@ -146,9 +142,7 @@ int frozen_keep_some(Frozen *self, uint32_t number, uint32_t most) {
             if (kept >= most) {
                 return 0;
             }
-            if (keep(self->table, number, segment) < 0) {
-                return -1;
-            }
+            TRY(keep(self->table, number, segment));
             kept += segment->room;
         }
     }

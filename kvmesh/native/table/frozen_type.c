@@ -4,9 +4,7 @@
 
 PyObject *table_freeze(Table *self, PyObject *Py_UNUSED(nothing)) {
     Frozen *view = PyObject_New(Frozen, &frozen_type);
-    if (view == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(view);
     view->table = (Table *)Py_NewRef(self);
     view->open = 1;
     view->next = self->frozen;
@@ -63,9 +61,7 @@ static PyObject *frozen_take(Frozen *self, PyObject *object) {
 
 static PyObject *frozen_blocks(Frozen *self, PyObject *object) {
     uint32_t number;
-    if (shard_number(object, &number) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(shard_number(object, &number));
     return PyLong_FromUnsignedLongLong((uint64_t)self->table->shards[number].used +
                                        self->kept[number].count);
 }

@@ -43,9 +43,7 @@ static int refuse_no_int(PyObject *value) {
 }
 
 static int holding_set_blocks(Holding *self, PyObject *value, void *Py_UNUSED(closure)) {
-    if (refuse_no_int(value) < 0) {
-        return -1;
-    }
+    TRY(refuse_no_int(value));
     long long blocks = PyLong_AsLongLong(value);
     if (blocks == -1 && PyErr_Occurred()) {
         return -1;
@@ -55,9 +53,7 @@ static int holding_set_blocks(Holding *self, PyObject *value, void *Py_UNUSED(cl
 }
 
 static int holding_set_digest(Holding *self, PyObject *value, void *Py_UNUSED(closure)) {
-    if (refuse_no_int(value) < 0) {
-        return -1;
-    }
+    TRY(refuse_no_int(value));
     self->digest = PyLong_AsUnsignedLongLongMask(value);
     return 0;
 }

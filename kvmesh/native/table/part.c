@@ -224,7 +224,7 @@ static void write_numbers(const Making *self, uint32_t from, uint32_t end, int w
 }
 
 /* Take the arguments of both ways; -1 with an error set. */
-static int open_making(Making *self, Frozen *frozen, PyObject *const *args, Py_ssize_t nargs) {
+static int open_making(Making *self, Frozen *frozen, ARGUMENTS) {
     PyObject *older = nargs == 4 ? args[3] : Py_None;
     *self = (Making){.rows = NULL};
     if (nargs < 3 || nargs > 4 || !PyDict_Check(args[2]) ||
@@ -244,21 +244,17 @@ static int open_making(Making *self, Frozen *frozen, PyObject *const *args, Py_s
 static PyObject *columns_of(const Making *self) {
     int width = width_of(self);
     PyObject *columns = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)self->count * (KEY_BYTES + width));
-    if (columns == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(columns);
     write_keys(self, 0, self->row_count, PyBytes_AS_STRING(columns));
     write_numbers(self, 0, self->row_count, width,
                   PyBytes_AS_STRING(columns) + self->count * KEY_BYTES);
     return Py_BuildValue("LiN", (long long)self->count, width, columns);
 }
 
-PyObject *frozen_columns(Frozen *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *frozen_columns(Frozen *self, ARGUMENTS) {
     Making making;
     PyObject *found = NULL;
-    if (open_making(&making, self, args, nargs) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(open_making(&making, self, args, nargs));
     int failed = 0;
     for (int one = 0; !failed && one < making.source_count; one++) {
         Source *source = making.sources + one;
@@ -289,15 +285,11 @@ typedef struct {
     uint32_t spare_count;
 } Part;
 
-PyObject *frozen_part(Frozen *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *frozen_part(Frozen *self, ARGUMENTS) {
     Making making;
-    if (open_making(&making, self, args, nargs) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(open_making(&making, self, args, nargs));
     Part *part = PyObject_New(Part, &part_type);
-    if (part == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(part);
     part->making = making;
     Py_INCREF(making.sources[0].frozen);
     Py_XINCREF(making.sources[1].frozen);
@@ -365,9 +357,7 @@ static void part_dealloc(Part *self) {
 static int keep_source(Source *self, uint32_t shard) {
     int done = frozen_keep_some(self->frozen, shard, SLICE);
     if (done == 1) {
-        if (open_numbers(self) < 0) {
-            return -1;
-        }
+        TRY(open_numbers(self));
         Kept *kept = self->frozen->kept + shard;
         self->reading = (Reading){kept->entries, kept->count};
         self->frozen->pending[shard] = 0;
@@ -453,9 +443,7 @@ static PyObject *write_some(Part *self) {
         count += making->rows[i].number != SKIPPED;
     }
     PyObject *piece = PyBytes_FromStringAndSize(NULL, count * width);
-    if (piece == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(piece);
     if (self->step == KEYS) {
         write_keys(making, self->at, end, PyBytes_AS_STRING(piece));
     } else {

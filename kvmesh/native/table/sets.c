@@ -38,9 +38,7 @@ void sets_clear(Sets *self) {
 
 uint64_t *sets_scratch(Sets *self, uint32_t size) {
     if (size > self->scratch_room) {
-        if (RESIZE(self->scratch, size) < 0) {
-            return NULL;
-        }
+        TRY_OR_NULL(RESIZE(self->scratch, size));
         self->scratch_room = size;
     }
     return self->scratch;
@@ -211,9 +209,7 @@ int mask_read(PyObject *object, Mask *mask) {
 
 int64_t mask_slot(PyObject *object) {
     Mask mask;
-    if (mask_read(object, &mask) < 0) {
-        return -1;
-    }
+    TRY(mask_read(object, &mask));
     int64_t slot = -1;
     int bits = 0;
     for (uint32_t i = 0; i < mask.size; i++) {

@@ -72,9 +72,7 @@ static void enter(Shard *self, uint64_t hash, Segment *segment) {
 /* Give one segment the room of another size; -1 without memory. */
 static int regrow(Shard *self, Segment *segment, uint64_t hash, uint32_t shard) {
     Segment *grown = segment_new(room_of(segment->used + 1ULL), segment->depth, segment->stamp);
-    if (grown == NULL) {
-        return -1;
-    }
+    NEED(grown);
     for (uint32_t at = 0; at < segment->room; at++) {
         if (segment->entries[at].set) {
             place(grown, segment->entries + at, hash_of(segment->entries + at, shard));
@@ -95,9 +93,7 @@ int segment_fit(Shard *self, uint32_t number, Segment *segment, uint64_t hash) {
 /* Let every place in the directory be two; -1 without memory. */
 static int deepen(Shard *self) {
     Shard wider = *self;
-    if (directory_new(&wider, self->depth + 1) < 0) {
-        return -1;
-    }
+    TRY(directory_new(&wider, self->depth + 1));
     for (uint64_t i = 0; i >> wider.depth == 0; i++) {
         wider.homes[i] = self->homes[i / 2];
     }
@@ -209,9 +205,7 @@ static int furnish(Shard *self, uint64_t blocks) {
     while (blocks * 8 > (uint64_t)SEGMENT_ROOM * 5 << depth) { /* hardly any will be split */
         depth++;
     }
-    if (directory_new(self, depth) < 0) {
-        return -1;
-    }
+    TRY(directory_new(self, depth));
     for (uint64_t i = 0; i >> depth == 0; i++) {
         Segment *segment = segment_new(depth ? SEGMENT_ROOM : room_of(blocks), depth, 0);
         if (segment == NULL) {

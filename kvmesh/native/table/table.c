@@ -92,16 +92,12 @@ int table_store_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_
         Shard *shard = self->shards + (block & 255);
         Entry *entry = shard_find(shard, block, hash);
         if (entry == NULL) {
-            if (add_new(self, shard, block, hash, single) < 0) {
-                return -1;
-            }
+            TRY(add_new(self, shard, block, hash, single));
         } else {
             if (sets_has(&self->sets, entry->set, holding->slot)) {
                 continue;
             }
-            if (table_keep_entry(self, block & 255, hash, entry) < 0) {
-                return -1;
-            }
+            TRY(table_keep_entry(self, block & 255, hash, entry));
             if (entry->set != before) { /* sets change alike all along a run */
                 before = entry->set;
                 after = sets_flipped(&self->sets, before, holding->slot);
@@ -147,14 +143,10 @@ int table_remove_noting(Table *self, Holding *holding, const uint8_t *run, Py_ss
         Entry *entry = shard_find(shard, block, hash);
         uint32_t set = entry == NULL ? NO_SET : entry->set;
         if (set == NO_SET || !sets_has(&self->sets, set, holding->slot)) {
-            if (note_missing(missing, block) < 0) {
-                return -1;
-            }
+            TRY(note_missing(missing, block));
             continue;
         }
-        if (table_keep_entry(self, block & 255, hash, entry) < 0) {
-            return -1;
-        }
+        TRY(table_keep_entry(self, block & 255, hash, entry));
         if (set == single) {
             drop_entry(self, shard, block, hash, entry);
         } else {

@@ -66,9 +66,7 @@ static int next_field(const Message *message, Span *rest, Field *field) {
     }
     Py_ssize_t begin = rest->at;
     uint64_t tag, size;
-    if (read_varint(message, rest, &tag) < 0) {
-        return -1;
-    }
+    TRY(read_varint(message, rest, &tag));
     field->value = 0;
     field->number = tag >> 3;
     field->wire = (int)(tag & 7);
@@ -80,9 +78,7 @@ static int next_field(const Message *message, Span *rest, Field *field) {
     case VARINT:
         return read_varint(message, rest, &field->value) < 0 ? -1 : 1;
     case BYTES:
-        if (read_varint(message, rest, &size) < 0) {
-            return -1;
-        }
+        TRY(read_varint(message, rest, &size));
         break;
     case FIXED64:
         size = 8;
@@ -320,33 +316,25 @@ static int take_subset(const Message *message, Span value, Beside *beside) {
     PyObject *words = read_texts(message, value);
     PyObject *subset = words == NULL ? NULL : PyList_AsTuple(words);
     Py_XDECREF(words);
-    if (subset == NULL) {
-        return -1;
-    }
+    NEED(subset);
     Py_XSETREF(beside->subset, subset);
     return 0;
 }
 
 static int take_served(const Message *message, Span value, Beside *beside) {
     PyObject *words = read_texts(message, value);
-    if (words == NULL) {
-        return -1;
-    }
+    NEED(words);
     PyObject *served = PyList_GET_SIZE(words) > 0 ? Py_NewRef(PyList_GET_ITEM(words, 0))
                                                   : PyUnicode_New(0, 0);
     Py_DECREF(words);
-    if (served == NULL) {
-        return -1;
-    }
+    NEED(served);
     Py_XSETREF(beside->served, served);
     return 0;
 }
 
 static int take_namespace(const Message *message, Span entry, Beside *beside) {
     Span name, fields, key, value;
-    if (read_entry(message, entry, &name, &fields) < 0) {
-        return -1;
-    }
+    TRY(read_entry(message, entry, &name, &fields));
     int subset = is_text(message, name, subset_namespace);
     if (!subset && !is_text(message, name, lb_namespace)) {
         return 0;
@@ -383,15 +371,11 @@ static int take_attributes(const Message *message, Span entry, Beside *beside) {
     if (beside->attributes == NULL && (beside->attributes = PyDict_New()) == NULL) {
         return -1;
     }
-    if (read_entry(message, entry, &name, &fields) < 0) {
-        return -1;
-    }
+    TRY(read_entry(message, entry, &name, &fields));
     int more;
     while ((more = next_entry(message, &fields, &key, &place)) > 0) {
         Value value;
-        if (read_value(message, place, &value) < 0) {
-            return -1;
-        }
+        TRY(read_value(message, place, &value));
         if (value.kind == NOTHING) {
             continue;
         }
@@ -419,18 +403,14 @@ static int take_modes(const Message *message, Span rest, PyObject *type, Beside 
         return -1;
     }
     PyObject *found = PyObject_CallFunction(type, "ll", modes[0], modes[1]);
-    if (found == NULL) {
-        return -1;
-    }
+    NEED(found);
     Py_XSETREF(beside->modes, found);
     return 0;
 }
 
 static PyObject *make(PyObject *type, PyObject *const *given, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        if (given[i] == NULL) {
-            return NULL;
-        }
+        NEED_OR_NULL(given[i]);
     }
     return PyObject_Vectorcall(type, given, count, NULL);
 }
@@ -505,7 +485,7 @@ static PyObject *read_message(const Message *message, Span rest, PyObject *const
     return make_received(message, kind, span, types, beside);
 }
 
-static PyObject *read_extproc(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *read_extproc(PyObject *Py_UNUSED(module), ARGUMENTS) {
     if (nargs != 2 || !PyTuple_CheckExact(args[0]) || PyTuple_GET_SIZE(args[0]) != TYPES ||
         !PyBytes_CheckExact(args[1])) {
         PyErr_SetString(PyExc_TypeError, "read_extproc takes a tuple of 8 types, and bytes");

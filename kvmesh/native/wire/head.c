@@ -78,9 +78,7 @@ static void add_pairs(Head *head, uint32_t *at, PyObject *headers) {
 
 static PyObject *head_make(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *keywords) {
     PyObject *given;
-    if (READ_NEW("Head", "O", "headers", &given) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Head", "O", "headers", &given));
     PyObject *headers = PySequence_Fast(given, "headers are a sequence");
     Py_ssize_t size = headers == NULL ? -1 : size_of(headers);
     Head *head = size < 0 ? NULL : head_new(PySequence_Fast_GET_SIZE(headers), size);
@@ -191,9 +189,7 @@ static PyObject *head_select(Head *self, PyObject *given) {
 
 static PyObject *head_has(Head *self, PyObject *given) {
     const Names *names = read_names(given);
-    if (names == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(names);
     for (uint32_t i = 0; i < self->count; i++) {
         if (find_name(names, self, self->lines + i) != NULL) {
             Py_RETURN_TRUE;
@@ -203,11 +199,9 @@ static PyObject *head_has(Head *self, PyObject *given) {
 }
 
 /* replaced(names, added) -> Head */
-static PyObject *head_replaced(Head *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *head_replaced(Head *self, ARGUMENTS) {
     PyObject *named, *headers;
-    if (READ_PLACED("replaced", "OO", "names added", &named, &headers) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("replaced", "OO", "names added", &named, &headers));
     const Names *names = read_names(named);
     PyObject *added = names == NULL ? NULL : PySequence_Fast(headers, "headers are a sequence");
     Py_ssize_t size = added == NULL ? -1 : size_of(added);
@@ -354,11 +348,9 @@ static PyObject *read_prefixes(PyObject *given) {
     return all;
 }
 
-static PyObject *names_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *names_new(NEW_ARGUMENTS) {
     PyObject *given, *prefix;
-    if (READ_NEW("Names", "OO", "names prefix", &given, &prefix) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Names", "OO", "names prefix", &given, &prefix));
     PyObject *prefixes = read_prefixes(prefix);
     PyObject *all = prefixes == NULL ? NULL : PySequence_List(given);
     Names *self = all == NULL ? NULL : (Names *)type->tp_alloc(type, 0);

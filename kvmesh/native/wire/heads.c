@@ -27,7 +27,7 @@ static int has_at(Text data, Py_ssize_t at, Text what) {
     return data.size - at >= what.size && memcmp(data.at + at, what.at, (size_t)what.size) == 0;
 }
 
-static PyObject *match_head(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *match_head(PyObject *Py_UNUSED(module), ARGUMENTS) {
     if (nargs != 4) {
         return PyErr_Format(PyExc_TypeError, "match_head takes 4 arguments, not %zd", nargs);
     }
@@ -75,9 +75,7 @@ static int header_of(PyObject *header, Text *out) {
 
 static PyObject *render(PyObject *Py_UNUSED(module), PyObject *headers) {
     PyObject *all = PySequence_Fast(headers, "headers are a sequence");
-    if (all == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(all);
     Py_ssize_t count = PySequence_Fast_GET_SIZE(all), size = 0;
     int broken = 0;
     Text text[2];

@@ -70,9 +70,7 @@ static PyObject *feed_behind(EventStream *self, PyObject *data) {
         return stream_hand_over(self) < 0 ? NULL : stream_feed_twin(self, data);
     }
     if (end == 0) {
-        if (PyByteArray_Resize(self->held, before + size) < 0) {
-            return NULL;
-        }
+        TRY_OR_NULL(PyByteArray_Resize(self->held, before + size));
         memcpy(PyByteArray_AS_STRING(self->held) + before, text, (size_t)size);
         return PyBytes_FromStringAndSize(NULL, 0);
     }
@@ -151,9 +149,7 @@ static PyObject *taken(EventStream *self, PyObject *chunks, int ended) {
         return PyLong_FromLong(flags);
     }
     PyObject *passed = keeper_pass_chunks(self->keeper, chunks);
-    if (passed == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(passed);
     if (passed != chunks && flags == STREAM_TAKEN) {
         return passed; /* as of most chunks of a stream that is kept */
     }
@@ -172,7 +168,7 @@ static PyObject *take_by_twin(EventStream *self, PyObject *const *args) {
     return flags == 0 ? PyLong_FromLong(0) : taken(self, args[0], (flags & STREAM_ENDED) != 0);
 }
 
-static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *stream_take(EventStream *self, ARGUMENTS) {
     static const char last_chunk[] = "0\r\n\r\n";
     if (nargs != 2 || !PyBytes_CheckExact(args[0])) {
         PyErr_SetString(PyExc_TypeError, "take takes bytes and whether they may end");
@@ -222,12 +218,10 @@ static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_
     return taken(self, args[0], ended);
 }
 
-static PyObject *stream_keep(EventStream *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords) {
+static PyObject *stream_keep(EventStream *self, NAMED_ARGUMENTS) {
     long long most_bytes;
     int strip, marking = 0;
-    if (READ("keep", "Np|p", "most_bytes strip marking", &most_bytes, &strip, &marking) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("keep", "Np|p", "most_bytes strip marking", &most_bytes, &strip, &marking));
     if (most_bytes < 0) {
         return PyErr_Format(PyExc_ValueError, "%lld bytes to keep: none are fewer", most_bytes);
     }
@@ -358,7 +352,7 @@ static PyMethodDef stream_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *stream_new(NEW_ARGUMENTS) {
     EventStream *self = (EventStream *)type->tp_alloc(type, 0);
     if (self != NULL) {
         self->due = 1;

@@ -10,9 +10,7 @@ PyObject *stream_twin(EventStream *self) {
     if (self->twin == NULL) {
         PyObject *make = Py_NewRef(self->make), *twin = PyObject_CallNoArgs(make);
         Py_DECREF(make);
-        if (twin == NULL) {
-            return NULL;
-        }
+        NEED_OR_NULL(twin);
         Py_XSETREF(self->twin, twin);
     }
     return Py_NewRef(self->twin);
@@ -49,22 +47,16 @@ int stream_read_usage(EventStream *self) {
     Py_XDECREF(find);
     Py_DECREF(before);
     Py_DECREF(unread);
-    if (found == NULL) {
-        return -1;
-    }
+    NEED(found);
     Py_XSETREF(self->usage, found);
     return 0;
 }
 
 /* Keep an event's data, which reports usage, until that is asked for. */
 int stream_keep_usage(EventStream *self, const char *at, Py_ssize_t size) {
-    if (stream_read_usage(self) < 0) {
-        return -1;
-    }
+    TRY(stream_read_usage(self));
     PyObject *data = PyBytes_FromStringAndSize(at + TEXT_LENGTH("data: "), size - TEXT_LENGTH("data: "));
-    if (data == NULL) {
-        return -1;
-    }
+    NEED(data);
     Py_XSETREF(self->unread, data);
     return 0;
 }
@@ -72,9 +64,7 @@ int stream_keep_usage(EventStream *self, const char *at, Py_ssize_t size) {
 /* Have the twin look into one event. */
 int stream_take_rare(EventStream *self, const char *at, Py_ssize_t size) {
     PyObject *twin = stream_read_usage(self) < 0 ? NULL : stream_twin(self);
-    if (twin == NULL) {
-        return -1;
-    }
+    NEED(twin);
     PyObject *before = Py_NewRef(self->usage == NULL ? Py_None : self->usage);
     PyObject *found = PyObject_CallMethod(twin, "take_event", "y#O", at, size, before);
     Py_DECREF(before);
@@ -103,9 +93,7 @@ int stream_hand_over(EventStream *self) {
                                          self->complete ? Py_True : Py_False, before, self->most_held);
     Py_DECREF(before);
     Py_DECREF(held);
-    if (stream_count_twins(self, twin, done) < 0) {
-        return -1;
-    }
+    TRY(stream_count_twins(self, twin, done));
     Py_CLEAR(self->held);
     self->handed_over = 1;
     return 0;
