@@ -10,10 +10,8 @@ static inline PyObject *read_text(const char *what, PyObject *given) {
     if (PyUnicode_CheckExact(given)) {
         return Py_NewRef(given);
     }
-    if (!PyUnicode_Check(given)) {
-        PyErr_Format(PyExc_TypeError, "%s is a str, not %.100R", what, given);
-        return NULL;
-    }
+    REFUSE_OR_NULL(!PyUnicode_Check(given), PyExc_TypeError, "%s is a str, not %.100R", what,
+                   given);
     return PyUnicode_FromObject(given);
 }
 

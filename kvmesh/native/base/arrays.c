@@ -7,9 +7,7 @@ int array_resize(void *place, size_t count, size_t size, void *(*resize)(void *,
     void *array;
     memcpy(&array, place, sizeof array);
     void *resized = count > PY_SSIZE_T_MAX / size ? NULL : resize(array, count * size);
-    if (resized == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(resized);
     memcpy(place, &resized, sizeof resized);
     return 0;
 }
@@ -40,11 +38,9 @@ int u64s_read(GivenU64s *self, PyObject *given) {
     if (PyObject_CheckBuffer(given)) {
         TRY(PyObject_GetBuffer(given, &self->view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT));
         const char *format = self->view.format;
-        if (self->view.itemsize != sizeof *self->at || format == NULL ||
-            (strcmp(format, "Q") && strcmp(format, "L"))) {
-            return set_error(PyExc_TypeError, "a buffer of u64s has format Q, not %.20s",
-                             format == NULL ? "B" : format);
-        }
+        REFUSE(self->view.itemsize != sizeof *self->at || format == NULL ||
+               (strcmp(format, "Q") && strcmp(format, "L")), PyExc_TypeError,
+               "a buffer of u64s has format Q, not %.20s", format == NULL ? "B" : format);
         self->at = self->view.buf;
         self->count = self->view.len / (Py_ssize_t)sizeof *self->at;
         return 0;

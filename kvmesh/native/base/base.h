@@ -22,53 +22,66 @@ static inline int no_memory(void) {
     return -1;
 }
 
-/* Return from a function that returns -1 where it fails: if a call fails in the same way, or if it
- * returns NULL. The same of a function that returns NULL where it fails. Nothing may have to be let go of.
+/* Return from a function that returns -1 where it fails, or NULL: if a call failed in the same way, if
+ * nothing was made, if there is no memory, or, with an error of one's own, if something is wrong. Only
+ * where nothing is to be let go of.
  */
-#define TRY(call) \
+#define RETURN_IF(failed, value) \
     do { \
-        if ((call) < 0) return -1; \
+        if (failed) return value; \
     } while (0)
-#define TRY_OR_NULL(call) \
-    do { \
-        if ((call) < 0) return NULL; \
-    } while (0)
-#define NEED(made) \
-    do { \
-        if ((made) == NULL) return -1; \
-    } while (0)
-#define NEED_OR_NULL(made) \
-    do { \
-        if ((made) == NULL) return NULL; \
-    } while (0)
+#define TRY(call) RETURN_IF((call) < 0, -1)
+#define TRY_OR_NULL(call) RETURN_IF((call) < 0, NULL)
+#define NEED(made) RETURN_IF((made) == NULL, -1)
+#define NEED_OR_NULL(made) RETURN_IF((made) == NULL, NULL)
+#define NEED_MEMORY(memory) RETURN_IF((memory) == NULL, no_memory())
+#define NEED_MEMORY_OR_NULL(memory) RETURN_IF((memory) == NULL, (PyErr_NoMemory(), NULL))
+#define REFUSE(wrong, ...) RETURN_IF(wrong, set_error(__VA_ARGS__))
+#define REFUSE_OR_NULL(wrong, ...) RETURN_IF(wrong, (PyErr_Format(__VA_ARGS__), NULL))
 
-/* Return None, or NULL if a call failed. */
+/* Return that something is not as it has to be read, or why not: 0. */
+#define EXPECT(read) RETURN_IF(!(read), 0)
+
+/* Return -1 if an error is set. */
+static inline int no_error(void) { return PyErr_Occurred() ? -1 : 0; }
+
+/* Return None, or NULL if a call failed; what was made, or NULL, and it is let go of, if an error is set. */
 static inline PyObject *none_or_null(int failed) { return failed < 0 ? NULL : Py_NewRef(Py_None); }
 
-/* Do the same with each of up to 12. */
-#define EACH_1(do_, one, ...) do_(one);
-#define EACH_2(do_, one, ...) do_(one); EACH_1(do_, __VA_ARGS__)
-#define EACH_3(do_, one, ...) do_(one); EACH_2(do_, __VA_ARGS__)
-#define EACH_4(do_, one, ...) do_(one); EACH_3(do_, __VA_ARGS__)
-#define EACH_5(do_, one, ...) do_(one); EACH_4(do_, __VA_ARGS__)
-#define EACH_6(do_, one, ...) do_(one); EACH_5(do_, __VA_ARGS__)
-#define EACH_7(do_, one, ...) do_(one); EACH_6(do_, __VA_ARGS__)
-#define EACH_8(do_, one, ...) do_(one); EACH_7(do_, __VA_ARGS__)
-#define EACH_9(do_, one, ...) do_(one); EACH_8(do_, __VA_ARGS__)
-#define EACH_10(do_, one, ...) do_(one); EACH_9(do_, __VA_ARGS__)
-#define EACH_11(do_, one, ...) do_(one); EACH_10(do_, __VA_ARGS__)
-#define EACH_12(do_, one, ...) do_(one); EACH_11(do_, __VA_ARGS__)
+static inline PyObject *made_or_null(void *made) {
+    if (PyErr_Occurred()) {
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
+/* Do the same, which is told `with`, for each of up to 12. */
+#define EACH_1(do_, with, one, ...) do_(with, one)
+#define EACH_2(do_, with, one, ...) do_(with, one) EACH_1(do_, with, __VA_ARGS__)
+#define EACH_3(do_, with, one, ...) do_(with, one) EACH_2(do_, with, __VA_ARGS__)
+#define EACH_4(do_, with, one, ...) do_(with, one) EACH_3(do_, with, __VA_ARGS__)
+#define EACH_5(do_, with, one, ...) do_(with, one) EACH_4(do_, with, __VA_ARGS__)
+#define EACH_6(do_, with, one, ...) do_(with, one) EACH_5(do_, with, __VA_ARGS__)
+#define EACH_7(do_, with, one, ...) do_(with, one) EACH_6(do_, with, __VA_ARGS__)
+#define EACH_8(do_, with, one, ...) do_(with, one) EACH_7(do_, with, __VA_ARGS__)
+#define EACH_9(do_, with, one, ...) do_(with, one) EACH_8(do_, with, __VA_ARGS__)
+#define EACH_10(do_, with, one, ...) do_(with, one) EACH_9(do_, with, __VA_ARGS__)
+#define EACH_11(do_, with, one, ...) do_(with, one) EACH_10(do_, with, __VA_ARGS__)
+#define EACH_12(do_, with, one, ...) do_(with, one) EACH_11(do_, with, __VA_ARGS__)
 #define EACH_OF(_1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, each, ...) each
-#define EACH(do_, ...) \
+#define EACH(do_, with, ...) \
+    EACH_OF(__VA_ARGS__, EACH_12, EACH_11, EACH_10, EACH_9, EACH_8, EACH_7, EACH_6, EACH_5, EACH_4, \
+            EACH_3, EACH_2, EACH_1, 0)(do_, with, __VA_ARGS__, 0)
+#define ONE_CALL(function, one) function(one);
+#define CALL_EACH(function, ...) \
     do { \
-        EACH_OF(__VA_ARGS__, EACH_12, EACH_11, EACH_10, EACH_9, EACH_8, EACH_7, EACH_6, EACH_5, \
-                EACH_4, EACH_3, EACH_2, EACH_1, 0)(do_, __VA_ARGS__, 0) \
+        EACH(ONE_CALL, function, __VA_ARGS__) \
     } while (0)
-#define XDECREF_ALL(...) EACH(Py_XDECREF, __VA_ARGS__)
-#define CLEAR_ALL(...) EACH(Py_CLEAR, __VA_ARGS__)
-#define VISIT_ALL(...) EACH(Py_VISIT, __VA_ARGS__)
-#define FREE_ALL(...) EACH(PyMem_Free, __VA_ARGS__)
-#define RAW_FREE_ALL(...) EACH(PyMem_RawFree, __VA_ARGS__)
+#define XDECREF_ALL(...) CALL_EACH(Py_XDECREF, __VA_ARGS__)
+#define CLEAR_ALL(...) CALL_EACH(Py_CLEAR, __VA_ARGS__)
+#define VISIT_ALL(...) CALL_EACH(Py_VISIT, __VA_ARGS__)
+#define FREE_ALL(...) CALL_EACH(PyMem_Free, __VA_ARGS__)
+#define RAW_FREE_ALL(...) CALL_EACH(PyMem_RawFree, __VA_ARGS__)
 
 /* Append what was made to a list that is being made, or put it in its place in a new list or tuple;
  * NULL, with an error set: the list is dropped. Takes the reference.

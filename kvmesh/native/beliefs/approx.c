@@ -262,17 +262,12 @@ int approx_find(Approx *self, const uint64_t *hashes, Py_ssize_t count, Drops *f
 static int end_of_tick(const Approx *self, double now, double ttl_s, double *until) {
     double tick_s = ttl_s / TICKS;
     tick_s = self->longest_tick_s < tick_s ? self->longest_tick_s : tick_s;
-    if (tick_s == 0.0) {
-        return set_error(PyExc_ZeroDivisionError, "float division by zero");
-    }
+    REFUSE(tick_s == 0.0, PyExc_ZeroDivisionError, "float division by zero");
     double ticks = ceil((now + ttl_s) / tick_s);
-    if (isnan(ticks)) {
-        return set_error(PyExc_ValueError, "cannot convert float NaN to integer");
-    }
+    REFUSE(isnan(ticks), PyExc_ValueError, "cannot convert float NaN to integer");
     *until = ticks * tick_s + 0.0; /* no -0.0 */
-    if (isinf(ticks) || isinf(*until)) {
-        return set_error(PyExc_OverflowError, "cannot convert float infinity to integer");
-    }
+    REFUSE(isinf(ticks) || isinf(*until), PyExc_OverflowError,
+           "cannot convert float infinity to integer");
     return 0;
 }
 
@@ -343,9 +338,8 @@ int approx_record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssi
 
 int approx_record_graded(Approx *self, PyObject *worker, const uint64_t *graded, Py_ssize_t count,
                          long long blocks, double now, double ttl_s) {
-    if (self->keeps != KEEP_GRADED) {
-        return set_error(PyExc_ValueError, "an index that keeps no graded blocks takes whole prompts");
-    }
+    REFUSE(self->keeps != KEEP_GRADED, PyExc_ValueError,
+           "an index that keeps no graded blocks takes whole prompts");
     long long most = blocks > 0 ? graded_length(blocks) : 0;
     return record(self, worker, graded, most < count ? (Py_ssize_t)most : count, now, ttl_s, 1);
 }
@@ -396,9 +390,7 @@ int approx_remove(Approx *self, PyObject *worker) {
 /* Begin the walk over the table that clears the released slots; -1 with MemoryError set. */
 static int begin_walk(Approx *self) {
     uint64_t *words = PyMem_Calloc(self->live_words, sizeof *words);
-    if (words == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(words);
     for (uint32_t slot = 0; slot < self->slot_count; slot++) {
         if (self->states[slot] == SLOT_RELEASED || self->states[slot] == SLOT_CLEARING) {
             words[slot / 64] |= 1ULL << (slot % 64);

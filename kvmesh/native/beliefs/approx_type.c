@@ -17,17 +17,12 @@ static PyObject *approx_new(NEW_ARGUMENTS) {
         !PyArg_ParseTuple(limits, "LLO", &max_entries, &prune_to, &worker_blocks)) {
         return NULL;
     }
-    if (keeps < KEEP_ALL || keeps >= KEEPS) {
-        return PyErr_Format(PyExc_ValueError, "an index keeps blocks in way %d to %d, not %lld",
-                            KEEP_ALL, KEEPS - 1, keeps);
-    }
+    REFUSE_OR_NULL(keeps < KEEP_ALL || keeps >= KEEPS, PyExc_ValueError,
+                   "an index keeps blocks in way %d to %d, not %lld", KEEP_ALL, KEEPS - 1, keeps);
     long long limit = worker_blocks == Py_None ? -1 : PyLong_AsLongLong(worker_blocks);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    if (worker_blocks != Py_None && limit < 0) {
-        return PyErr_Format(PyExc_ValueError, "worker_blocks is %lld, it must be at least 0", limit);
-    }
+    TRY_OR_NULL(no_error());
+    REFUSE_OR_NULL(worker_blocks != Py_None && limit < 0, PyExc_ValueError,
+                   "worker_blocks is %lld, it must be at least 0", limit);
     Approx *self = (Approx *)type->tp_alloc(type, 0);
     NEED_OR_NULL(self);
     self->ttl_s = ttl_s;
@@ -78,9 +73,8 @@ static void approx_dealloc(Approx *self) {
 
 /* Read a sequence of u64s; -1 with TypeError or OverflowError set. Close it even then. */
 static int read_sequence(GivenU64s *self, PyObject *hashes) {
-    if (!PyObject_CheckBuffer(hashes) && !PySequence_Check(hashes)) {
-        return set_error(PyExc_TypeError, EXPECTS, Py_TYPE(hashes)->tp_name);
-    }
+    REFUSE(!PyObject_CheckBuffer(hashes) && !PySequence_Check(hashes), PyExc_TypeError, EXPECTS,
+           Py_TYPE(hashes)->tp_name);
     return u64s_read(self, hashes);
 }
 
@@ -236,9 +230,7 @@ static int search(Approx *self, PyObject *hashes, const uint64_t *live, Drops *f
         PyObject *count = PyObject_GetAttr(hashes, interned.blocks);
         blocks = count == NULL ? -1 : PyLong_AsSsize_t(count);
         Py_XDECREF(count);
-        if (blocks == -1 && PyErr_Occurred()) {
-            return -1;
-        }
+        TRY(no_error());
     }
     if (!approx_keeps_all(keeps, blocks)) {
         ThinnedPrompt prompt = {
@@ -266,9 +258,7 @@ static int search(Approx *self, PyObject *hashes, const uint64_t *live, Drops *f
 static PyObject *approx_find_groups(Approx *self, PyObject *hashes) {
     size_t size = ((size_t)self->live_words + 1) * sizeof(uint64_t);
     uint64_t *live = PyMem_Malloc(size);
-    if (live == NULL) {
-        return PyErr_NoMemory();
-    }
+    NEED_MEMORY_OR_NULL(live);
     if (self->live_words) {
         memcpy(live, self->live, size - sizeof *live);
     }

@@ -262,9 +262,7 @@ int tree_follow(Tree *self, uint64_t parent, uint64_t block) {
         uint64_t *before = list->room ? list->blocks.many : NULL, one = list->blocks.one;
         uint32_t room = list->room ? list->room * 2 : 4;
         uint64_t *grown = PyMem_RawRealloc(before, room * sizeof *grown);
-        if (grown == NULL) {
-            return no_memory();
-        }
+        NEED_MEMORY(grown);
         if (!list->room) {
             grown[0] = one;
         }

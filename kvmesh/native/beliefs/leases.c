@@ -17,9 +17,7 @@ static int make_run(Lease *lease, const uint64_t *blocks, uint32_t count) {
         lease->run.one = blocks[0];
     } else {
         uint64_t *run = PyMem_RawMalloc(count * sizeof *run);
-        if (run == NULL) {
-            return no_memory();
-        }
+        NEED_MEMORY(run);
         memcpy(run, blocks, count * sizeof *run);
         lease->run.many = run;
     }

@@ -6,9 +6,7 @@
 /* Return the text of a string with escapes, or NULL with an error set. */
 static PyObject *unescape(const ScanText *text) {
     uint8_t *room = PyMem_Malloc((size_t)text->size + 4), *out = room;
-    if (room == NULL) {
-        return PyErr_NoMemory();
-    }
+    NEED_MEMORY_OR_NULL(room);
     const uint8_t *at = text->at, *end = text->at + text->size;
     while (at < end) {
         const uint8_t *escape = memchr(at, '\\', (size_t)(end - at));

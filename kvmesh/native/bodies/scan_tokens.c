@@ -211,9 +211,7 @@ static int copy_field(Copy *copy, const char *opening, ScanSpan value) {
     *copy->out++ = FIELD_ID;
     copy->out = write_bytes(copy->out, opening, (Py_ssize_t)strlen(opening));
     copy->at = value.at;
-    if (!copy_json(copy)) {
-        return 0;
-    }
+    EXPECT(copy_json(copy));
     *copy->out++ = ']';
     return 1;
 }
@@ -358,9 +356,7 @@ int scan_chat_tokens(const Scan *scan, ScanTokens *out) {
     TRY(reserve(out, scan->messages.size + scan->tools.size + scan->documents.size + MARKS_A_MESSAGE
                 * scan->message_count + SLACK));
     Copy copy = {NULL, scan->body + scan->size, out->ids};
-    if (!copy_tools(scan, &copy) || !copy_messages(scan, continued, &copy)) {
-        return 0;
-    }
+    EXPECT(copy_tools(scan, &copy) && copy_messages(scan, continued, &copy));
     if (prompts && !continued) {
         *copy.out++ = ASSISTANT_ID;
     }

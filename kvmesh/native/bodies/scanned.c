@@ -6,9 +6,8 @@
 
 /* scan(body, chat) -> Scanned | None */
 static PyObject *native_scan(PyObject *Py_UNUSED(module), ARGUMENTS) {
-    if (nargs != 2 || !PyBytes_Check(args[0])) {
-        return PyErr_Format(PyExc_TypeError, "scan takes a body, bytes, and whether it is a chat");
-    }
+    REFUSE_OR_NULL(nargs != 2 || !PyBytes_Check(args[0]), PyExc_TypeError,
+                   "scan takes a body, bytes, and whether it is a chat");
     int chat = PyObject_IsTrue(args[1]);
     Scanned *self = chat < 0 ? NULL : PyObject_New(Scanned, &scanned_type);
     NEED_OR_NULL(self);

@@ -37,9 +37,7 @@ static int keep_back(const Decider *self, const Placed *placed) {
 }
 
 static int report_health(const Decider *self, const Placed *placed, double now) {
-    if (!PySet_GET_SIZE(self->out)) {
-        return 0;
-    }
+    EXPECT(PySet_GET_SIZE(self->out));
     PyObject *answer = PyObject_CallMethod(self->health, "chosen", "OdO", placed->record->worker, now,
                                          placed->request_id);
     Py_XDECREF(answer);
@@ -208,10 +206,8 @@ static int read_route(PyObject *from, Request *request) {
     request->name = PyObject_GetAttrString(from, "request_id");
     request->model = request->name == NULL ? NULL : PyObject_GetAttrString(from, "model");
     NEED(request->model);
-    if (!PyUnicode_CheckExact(request->name) || !PyUnicode_CheckExact(request->model)) {
-        PyErr_SetString(PyExc_TypeError, "a request's id and model are strs");
-        return -1;
-    }
+    REFUSE(!PyUnicode_CheckExact(request->name) || !PyUnicode_CheckExact(request->model),
+           PyExc_TypeError, "a request's id and model are strs");
     return read_count(from, "prompt_tokens", &request->prompt_tokens) < 0 ||
                    read_count(from, "expected_output_tokens", &request->expected) < 0 ||
                    read_count(from, "choices", &request->choices) < 0 ||
@@ -224,16 +220,11 @@ static int read_route(PyObject *from, Request *request) {
 
 /* book(record, request, packed hashes, course, inputs, now) -> Placed: what `choose` chose, not recorded */
 PyObject *decider_book(Decider *self, ARGUMENTS) {
-    if (nargs != 6) {
-        return PyErr_Format(PyExc_TypeError, "book takes 6 arguments, not %zd", nargs);
-    }
-    if (!Py_IS_TYPE(args[0], &record_type) || !Py_IS_TYPE(args[3], &course_type)) {
-        return PyErr_Format(PyExc_TypeError, "book takes a Record, a request, packed hashes, a Course, "
-                                             "inputs or None, a time");
-    }
-    if (self->busy) {
-        return PyErr_Format(PyExc_RuntimeError, "a request was booked within a decision");
-    }
+    REFUSE_OR_NULL(nargs != 6, PyExc_TypeError, "book takes 6 arguments, not %zd", nargs);
+    REFUSE_OR_NULL(!Py_IS_TYPE(args[0], &record_type) || !Py_IS_TYPE(args[3], &course_type),
+                   PyExc_TypeError, "book takes a Record, a request, packed hashes, a Course, "
+                   "inputs or None, a time");
+    REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "a request was booked within a decision");
     Record *record = (Record *)args[0];
     Request request = {
         .inputs = args[4] == Py_None ? NULL : args[4],
@@ -267,20 +258,15 @@ PyObject *decider_book(Decider *self, ARGUMENTS) {
  * attempt before
  */
 PyObject *decider_enter(Decider *self, ARGUMENTS) {
-    if (nargs != 5) {
-        return PyErr_Format(PyExc_TypeError, "enter takes 5 arguments, not %zd", nargs);
-    }
-    if (!Py_IS_TYPE(args[0], &placed_type) || !PyBytes_Check(args[1]) || !PyUnicode_Check(args[2]) ||
-        (args[3] != Py_None && !Py_IS_TYPE(args[3], &record_type))) {
-        return PyErr_Format(PyExc_TypeError,
-                            "enter takes a Placed, bytes, a str, a Record or None, a time");
-    }
+    REFUSE_OR_NULL(nargs != 5, PyExc_TypeError, "enter takes 5 arguments, not %zd", nargs);
+    REFUSE_OR_NULL(!Py_IS_TYPE(args[0], &placed_type) || !PyBytes_Check(args[1]) ||
+                   !PyUnicode_Check(args[2]) || (args[3] != Py_None &&
+                                                 !Py_IS_TYPE(args[3], &record_type)),
+                   PyExc_TypeError, "enter takes a Placed, bytes, a str, a Record or None, a time");
     Placed *placed = (Placed *)args[0];
     Record *again = args[3] == Py_None ? NULL : (Record *)args[3];
     double now = PyFloat_AsDouble(args[4]);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
+    TRY_OR_NULL(no_error());
     if (self->ring == NULL || !isnan(placed->sent_s) || (again != NULL && again == placed->record)) {
         return PyErr_Format(PyExc_RuntimeError,
                             "the decider has no log yet, or the request was recorded before");

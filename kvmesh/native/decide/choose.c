@@ -31,9 +31,7 @@ static Py_ssize_t pick(Decider *self, Py_ssize_t count) {
     PyObject *drawn = PyObject_CallNoArgs(self->random);
     double mark = drawn == NULL ? -1.0 : PyFloat_AsDouble(drawn);
     Py_XDECREF(drawn);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    TRY(no_error());
     mark *= (double)count;
     return mark < 0.0 ? 0 : mark < (double)count ? (Py_ssize_t)mark : count - 1;
 }
@@ -258,11 +256,8 @@ int price(Decider *self, const Question *asked, Py_ssize_t first, Py_ssize_t cou
  * set.
  */
 static Py_ssize_t list_candidates(Decider *self, const Question *asked, PyObject *allow) {
-    if (allow != NULL && !Py_IS_TYPE(allow, &forecasts_type)) {
-        PyErr_Format(PyExc_TypeError, "those to choose among are told by Forecasts, not %.100s",
-                     Py_TYPE(allow)->tp_name);
-        return -1;
-    }
+    REFUSE(allow != NULL && !Py_IS_TYPE(allow, &forecasts_type), PyExc_TypeError,
+           "those to choose among are told by Forecasts, not %.100s", Py_TYPE(allow)->tp_name);
     if (allow != NULL) {
         return forecasts_in_time((Forecasts *)allow, &asked->asked, asked->states, asked->count,
                                  self->ties);
@@ -315,10 +310,7 @@ Py_ssize_t choose_by_cost(Decider *self, const Question *asked, PyObject *allow)
         return count < 0 ? -1 : draw_by_cost(self, count);
     }
     count = keep_least(self, count);
-    if (count == 0) {
-        PyErr_SetString(PyExc_ArithmeticError, "a cost formula gives no numbers");
-        return -1;
-    }
+    REFUSE(count == 0, PyExc_ArithmeticError, "a cost formula gives no numbers");
     if (count > 1 && self->smallest && (count = keep_smallest(self, asked, count)) < 0) {
         return -1;
     }

@@ -47,17 +47,12 @@ static PyObject *by_name(PyObject *states) {
 static int fill_slots(PyObject *states, PyObject *names, Slots *slots) {
     Py_ssize_t count = PyTuple_GET_SIZE(names);
     slots->states = PyMem_Calloc((size_t)count + 1, sizeof *slots->states);
-    if (slots->states == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    NEED_MEMORY(slots->states);
     slots->count = (uint32_t)count;
     for (Py_ssize_t slot = 0; slot < count; slot++) {
         PyObject *name = PyTuple_GET_ITEM(names, slot);
         slots->states[slot] = (WorkerState *)PyDict_GetItemWithError(states, name);
-        if (PyErr_Occurred()) {
-            return -1;
-        }
+        TRY(no_error());
     }
     return 0;
 }
@@ -227,10 +222,7 @@ static int withhold(Decider *self, const View *view, int distrust) {
     uint32_t slots = view->live_words * 64;
     if (slots > self->withheld_room) {
         Py_ssize_t *grown = PyMem_Realloc(self->withheld, slots * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
+        NEED_MEMORY(grown);
         self->withheld = grown;
         self->withheld_room = slots;
     }

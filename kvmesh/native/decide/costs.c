@@ -62,9 +62,7 @@ static int join(char operation, Value left, Value right, Py_ssize_t count, doubl
     case 'm':
         APPLY(SMALLER)
     default:
-        if (has_zero(right, count)) {
-            return set_error(PyExc_ZeroDivisionError, "a cost formula divides by zero");
-        }
+        REFUSE(has_zero(right, count), PyExc_ZeroDivisionError, "a cost formula divides by zero");
         APPLY(QUOTIENT)
     }
     int single = left.column == NULL && right.column == NULL;
@@ -143,10 +141,8 @@ static int price_chunk(const Formula *self, const Asked *asked, WorkerState *con
     double more[CHUNK];
     int fails = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (!Py_IS_TYPE(states[i], &worker_state_type)) {
-            return set_error(PyExc_TypeError, "a WorkerState, not %.100s",
-                             Py_TYPE(states[i])->tp_name);
-        }
+        REFUSE(!Py_IS_TYPE(states[i], &worker_state_type), PyExc_TypeError,
+               "a WorkerState, not %.100s", Py_TYPE(states[i])->tp_name);
         fails |= states[i]->failure_share != 0.0;
     }
     if (run(&self->price, asked, states, count, costs) < 0 ||

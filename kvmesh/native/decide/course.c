@@ -47,20 +47,15 @@ static PyObject *course_new(NEW_ARGUMENTS) {
                          "mode uses_caches formula weights margin policy maker draw", &name,
                          &uses_caches, &formula, &weights, &margin, &policy, &maker, &draw));
     int mode = find_mode(name), compiled = Py_IS_TYPE(formula, &formula_type);
-    if (!compiled && !PyCallable_Check(formula)) {
-        return PyErr_Format(PyExc_TypeError, "a formula is a Formula or a function, not %.100s",
-                            Py_TYPE(formula)->tp_name);
-    }
+    REFUSE_OR_NULL(!compiled && !PyCallable_Check(formula), PyExc_TypeError,
+                   "a formula is a Formula or a function, not %.100s", Py_TYPE(formula)->tp_name);
     Py_ssize_t count = PyTuple_GET_SIZE(weights);
-    if (mode < 0 || count > MOST_WEIGHTS || (compiled && count < ((Formula *)formula)->weights)) {
-        return PyErr_Format(PyExc_ValueError, "mode %.40U with %zd weights cannot be followed", name,
-                            count);
-    }
+    REFUSE_OR_NULL(mode < 0 || count > MOST_WEIGHTS || (compiled && count <
+                                                        ((Formula *)formula)->weights),
+                   PyExc_ValueError, "mode %.40U with %zd weights cannot be followed", name, count);
     for (Py_ssize_t i = 0; i < count; i++) {
         read[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(weights, i));
-        if (PyErr_Occurred()) {
-            return NULL;
-        }
+        TRY_OR_NULL(no_error());
     }
     Course *self = (Course *)type->tp_alloc(type, 0);
     if (self != NULL) {

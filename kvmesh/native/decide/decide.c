@@ -138,10 +138,9 @@ static int keep_all(Decider *self, const Question *question, Record *record, PyO
     record->weighed_terms = PyMem_Calloc(count, sizeof *record->weighed_terms);
     record->scores = PyMem_Calloc(count, sizeof *record->scores);
     record->workers = PyTuple_New(question->count);
-    if (record->weighed_terms == NULL || record->scores == NULL || record->workers == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    NEED_MEMORY(record->weighed_terms);
+    NEED_MEMORY(record->scores);
+    NEED_MEMORY(record->workers);
     for (Py_ssize_t i = 0; i < question->count; i++) {
         WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(states, i);
         record->scores[i] = self->costs[i];
@@ -267,20 +266,15 @@ static int choose_course(Decider *self, Request *request, const Question *questi
     }
     *kept = ask_of_hashes(request, question, hook);
     Py_DECREF(hook);
-    if (*kept != NULL && !Py_IS_TYPE(*kept, &course_type)) {
-        PyErr_Format(PyExc_TypeError, "a Course, not %.100s", Py_TYPE(*kept)->tp_name);
-        return -1;
-    }
+    REFUSE(*kept != NULL && !Py_IS_TYPE(*kept, &course_type), PyExc_TypeError,
+           "a Course, not %.100s", Py_TYPE(*kept)->tp_name);
     self->by = *kept == NULL ? self->by : (const Course *)*kept;
     return *kept == NULL ? -1 : 0;
 }
 
 static int are_tuples(PyObject *what) {
-    if (!PyTuple_CheckExact(what)) {
-        PyErr_Format(PyExc_TypeError, "what workers prepare are tuples, not %.100s",
-                     Py_TYPE(what)->tp_name);
-        return -1;
-    }
+    REFUSE(!PyTuple_CheckExact(what), PyExc_TypeError,
+           "what workers prepare are tuples, not %.100s", Py_TYPE(what)->tp_name);
     return 0;
 }
 
@@ -396,17 +390,14 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
 
 /* Read what is asked; -1 with an error set. */
 static int read_request(PyObject *const *args, Request *request, AskedPrompt *prompt) {
-    if (!Py_IS_TYPE(args[0], &scanned_type) || !PyBytes_Check(args[2]) ||
-        !PyUnicode_Check(args[3]) || !PyTuple_CheckExact(args[4]) ||
-        (args[7] != Py_None && !PyUnicode_CheckExact(args[7])) ||
-        (args[8] != Py_None && !Py_IS_TYPE(args[8], &course_type)) ||
-        (args[9] != Py_None && !PyTuple_CheckExact(args[9]))) {
-        PyErr_Format(PyExc_TypeError,
-                     "decide takes a Scanned, packed tokens or None, bytes, a str, a tuple of states, "
-                     "a time, a bool, a str or None, a Course or None, states or None, three numbers, "
-                     "inputs or None");
-        return -1;
-    }
+    REFUSE(!Py_IS_TYPE(args[0], &scanned_type) || !PyBytes_Check(args[2]) ||
+           !PyUnicode_Check(args[3]) || !PyTuple_CheckExact(args[4]) ||
+           (args[7] != Py_None && !PyUnicode_CheckExact(args[7])) ||
+           (args[8] != Py_None && !Py_IS_TYPE(args[8], &course_type)) ||
+           (args[9] != Py_None && !PyTuple_CheckExact(args[9])), PyExc_TypeError,
+           "decide takes a Scanned, packed tokens or None, bytes, a str, a tuple of states, "
+           "a time, a bool, a str or None, a Course or None, states or None, three numbers, "
+           "inputs or None");
     *request = (Request){
         .request_id = args[2],
         .tenant = args[3],
@@ -425,9 +416,7 @@ static int read_request(PyObject *const *args, Request *request, AskedPrompt *pr
     prompt->output = PyLong_AsLongLong(args[10]);
     request->most_wait_ms = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[11]);
     prompt->root = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(args[12]);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    TRY(no_error());
     prompt->output = prompt->output < MAX_TOKENS ? prompt->output : MAX_TOKENS;
     request->inputs = args[13] == Py_None ? NULL : args[13];
     return 0;
@@ -453,16 +442,11 @@ static void observe(Decider *self, int phase, uint64_t from, uint64_t to) {
 PyObject *decider_decide(Decider *self, ARGUMENTS) {
     Request request;
     AskedPrompt prompt;
-    if (nargs != 14) {
-        return PyErr_Format(PyExc_TypeError, "decide takes 14 arguments, not %zd", nargs);
-    }
+    REFUSE_OR_NULL(nargs != 14, PyExc_TypeError, "decide takes 14 arguments, not %zd", nargs);
     TRY_OR_NULL(read_request(args, &request, &prompt));
-    if (self->own == NULL || self->ring == NULL) {
-        return PyErr_Format(PyExc_RuntimeError, "the decider follows no policy, or has no log, yet");
-    }
-    if (self->busy) {
-        return PyErr_Format(PyExc_RuntimeError, "a decision was asked for within another");
-    }
+    REFUSE_OR_NULL(self->own == NULL || self->ring == NULL, PyExc_RuntimeError,
+                   "the decider follows no policy, or has no log, yet");
+    REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "a decision was asked for within another");
     if (PyTuple_GET_SIZE(request.states) == 0) {
         Py_RETURN_NONE;
     }
@@ -512,13 +496,10 @@ PyObject *decider_decide(Decider *self, ARGUMENTS) {
 
 /* Read what is to be chosen for; -1 with an error set. */
 static int read_choice(Decider *self, PyObject *const *args, Request *request, Question *question) {
-    if (!PyBytes_Check(args[0]) || !PyTuple_CheckExact(args[6]) || !PyTuple_CheckExact(args[7]) ||
-        !Py_IS_TYPE(args[10], &course_type)) {
-        PyErr_SetString(PyExc_TypeError,
-                        "choose takes bytes, hashes, packed hashes, token ids or None, two numbers, "
-                        "two tuples of states, a time, a bool, a Course, inputs or None, two bools");
-        return -1;
-    }
+    REFUSE(!PyBytes_Check(args[0]) || !PyTuple_CheckExact(args[6]) || !PyTuple_CheckExact(args[7])
+           || !Py_IS_TYPE(args[10], &course_type), PyExc_TypeError,
+           "choose takes bytes, hashes, packed hashes, token ids or None, two numbers, "
+           "two tuples of states, a time, a bool, a Course, inputs or None, two bools");
     *request = (Request){
         .request_id = args[0],
         .prompt_tokens = PyLong_AsLongLong(args[4]),
@@ -559,12 +540,8 @@ static int read_choice(Decider *self, PyObject *const *args, Request *request, Q
 PyObject *decider_choose(Decider *self, ARGUMENTS) {
     Request request;
     Question question = {.hashes = NULL};
-    if (nargs != 14) {
-        return PyErr_Format(PyExc_TypeError, "choose takes 14 arguments, not %zd", nargs);
-    }
-    if (self->busy) {
-        return PyErr_Format(PyExc_RuntimeError, "a decision was asked for within another");
-    }
+    REFUSE_OR_NULL(nargs != 14, PyExc_TypeError, "choose takes 14 arguments, not %zd", nargs);
+    REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "a decision was asked for within another");
     int likeliest = PyObject_IsTrue(args[13]);
     if (likeliest < 0 || read_choice(self, args, &request, &question) < 0) {
         return NULL;

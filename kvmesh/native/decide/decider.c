@@ -61,11 +61,8 @@ static int keep_optional(PyObject **place, PyObject *given, PyTypeObject *type, 
     if (given == NULL || given == Py_None) {
         return 0;
     }
-    if (type != NULL && !Py_IS_TYPE(given, type)) {
-        PyErr_Format(PyExc_TypeError, "%s is a %s or None, not %.100s", name, type->tp_name,
-                     Py_TYPE(given)->tp_name);
-        return -1;
-    }
+    REFUSE(type != NULL && !Py_IS_TYPE(given, type), PyExc_TypeError,
+           "%s is a %s or None, not %.100s", name, type->tp_name, Py_TYPE(given)->tp_name);
     *place = Py_NewRef(given);
     return 0;
 }
@@ -113,9 +110,7 @@ static PyObject *decider_new(NEW_ARGUMENTS) {
 
 /* listen(heard | None): what others tell of their decisions is believed from now on */
 static PyObject *decider_listen(Decider *self, PyObject *hints) {
-    if (self->busy) {
-        return PyErr_Format(PyExc_RuntimeError, "beliefs were changed within a decision");
-    }
+    REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "beliefs were changed within a decision");
     PyObject *kept = NULL;
     TRY_OR_NULL(keep_optional(&kept, hints, &approx_type, "hints"));
     for (Cohort *one = self->cohorts; one < self->cohorts + COHORTS; one++) {
@@ -147,12 +142,9 @@ static PyObject *decider_log(Decider *self, PyObject *args) {
 
 /* follow(course) */
 static PyObject *decider_follow(Decider *self, PyObject *course) {
-    if (!Py_IS_TYPE(course, &course_type)) {
-        return PyErr_Format(PyExc_TypeError, "a Course, not %.100s", Py_TYPE(course)->tp_name);
-    }
-    if (self->busy) {
-        return PyErr_Format(PyExc_RuntimeError, "a policy was changed within a decision");
-    }
+    REFUSE_OR_NULL(!Py_IS_TYPE(course, &course_type), PyExc_TypeError, "a Course, not %.100s",
+                   Py_TYPE(course)->tp_name);
+    REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "a policy was changed within a decision");
     Py_XSETREF(self->own, (Course *)Py_NewRef(course));
     self->by = self->own;
     Py_RETURN_NONE;
@@ -160,26 +152,18 @@ static PyObject *decider_follow(Decider *self, PyObject *course) {
 
 static PyObject *decider_resize(Decider *self, PyObject *size) {
     long long block_size = PyLong_AsLongLong(size);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    if (block_size < 1 || block_size > MOST_BLOCK_SIZE) {
-        return PyErr_Format(PyExc_ValueError, "a block has 1 to %lld tokens, not %lld",
-                            MOST_BLOCK_SIZE, block_size);
-    }
-    if (self->busy) {
-        return PyErr_Format(PyExc_RuntimeError, "blocks were resized within a decision");
-    }
+    TRY_OR_NULL(no_error());
+    REFUSE_OR_NULL(block_size < 1 || block_size > MOST_BLOCK_SIZE, PyExc_ValueError,
+                   "a block has 1 to %lld tokens, not %lld", MOST_BLOCK_SIZE, block_size);
+    REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "blocks were resized within a decision");
     self->block_size = block_size;
     Py_RETURN_NONE;
 }
 
 /* tell(outbox | None) */
 static PyObject *decider_publish_to(Decider *self, PyObject *outbox) {
-    if (outbox != Py_None && !Py_IS_TYPE(outbox, &outbox_type)) {
-        return PyErr_Format(PyExc_TypeError, "an outbox is a BookingOutbox or None, not %.100R",
-                            outbox);
-    }
+    REFUSE_OR_NULL(outbox != Py_None && !Py_IS_TYPE(outbox, &outbox_type), PyExc_TypeError,
+                   "an outbox is a BookingOutbox or None, not %.100R", outbox);
     Py_XSETREF(self->outbox, outbox == Py_None ? NULL : (BookingOutbox *)Py_NewRef(outbox));
     Py_RETURN_NONE;
 }

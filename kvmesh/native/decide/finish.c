@@ -86,15 +86,10 @@ static int grow_answer(Decider *self, Booking *booking, long long tokens, double
 }
 
 static Placed *read_placed(const Decider *self, PyObject *given, PyObject *when, double *now) {
-    if (self->ring == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "the decider has no log yet");
-        return NULL;
-    }
+    REFUSE_OR_NULL(self->ring == NULL, PyExc_RuntimeError, "the decider has no log yet");
     *now = 0.0;
-    if (!Py_IS_TYPE(given, &placed_type)) {
-        PyErr_Format(PyExc_TypeError, "a Placed, not %.100s", Py_TYPE(given)->tp_name);
-        return NULL;
-    }
+    REFUSE_OR_NULL(!Py_IS_TYPE(given, &placed_type), PyExc_TypeError, "a Placed, not %.100s",
+                   Py_TYPE(given)->tp_name);
     *now = PyFloat_AsDouble(when);
     return PyErr_Occurred() ? NULL : (Placed *)given;
 }
@@ -102,9 +97,7 @@ static Placed *read_placed(const Decider *self, PyObject *given, PyObject *when,
 /* seen(placed, tokens, now) -> whether it was the first */
 PyObject *decider_seen(Decider *self, ARGUMENTS) {
     double now = 0.0;
-    if (nargs != 3) {
-        return PyErr_Format(PyExc_TypeError, "seen takes 3 arguments, not %zd", nargs);
-    }
+    REFUSE_OR_NULL(nargs != 3, PyExc_TypeError, "seen takes 3 arguments, not %zd", nargs);
     Placed *placed = read_placed(self, args[0], args[2], &now);
     long long tokens;
     NEED_OR_NULL(placed);
@@ -167,15 +160,10 @@ static int release(Decider *self, Booking *booking, int served, double now) {
  */
 static Booking *read_booking(Decider *self, PyObject *const *args, Py_ssize_t nargs, Py_ssize_t count,
                              double *now) {
-    if (nargs != count || !PyUnicode_Check(args[0])) {
-        PyErr_Format(PyExc_TypeError, "%zd arguments, the first a request's name, not %zd", count,
-                     nargs);
-        return NULL;
-    }
+    REFUSE_OR_NULL(nargs != count || !PyUnicode_Check(args[0]), PyExc_TypeError,
+                   "%zd arguments, the first a request's name, not %zd", count, nargs);
     *now = PyFloat_AsDouble(args[count - 1]);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
+    TRY_OR_NULL(no_error());
     return (Booking *)Py_XNewRef((PyObject *)sequences_find(self->sequences, args[0]));
 }
 
@@ -218,9 +206,8 @@ PyObject *decider_release(Decider *self, ARGUMENTS) {
 
 PyObject *decider_prefilled_s(Decider *self, PyObject *given) {
     double when;
-    if (!Py_IS_TYPE(given, &booking_type)) {
-        return PyErr_Format(PyExc_TypeError, "a Booking, not %.100s", Py_TYPE(given)->tp_name);
-    }
+    REFUSE_OR_NULL(!Py_IS_TYPE(given, &booking_type), PyExc_TypeError, "a Booking, not %.100s",
+                   Py_TYPE(given)->tp_name);
     return prefilled_s(self, (Booking *)given, &when) < 0 ? NULL : PyFloat_FromDouble(when);
 }
 
@@ -270,9 +257,7 @@ static int learn(Decider *self, Placed *placed, double now) {
 /* free(placed, served, now) -> its booking, None: it was not live */
 PyObject *decider_free(Decider *self, ARGUMENTS) {
     double now = 0.0;
-    if (nargs != 3) {
-        return PyErr_Format(PyExc_TypeError, "free takes 3 arguments, not %zd", nargs);
-    }
+    REFUSE_OR_NULL(nargs != 3, PyExc_TypeError, "free takes 3 arguments, not %zd", nargs);
     Placed *placed = read_placed(self, args[0], args[2], &now);
     int served = placed == NULL ? -1 : PyObject_IsTrue(args[1]);
     if (served < 0) {
@@ -290,22 +275,16 @@ PyObject *decider_free(Decider *self, ARGUMENTS) {
  */
 PyObject *decider_finish(Decider *self, ARGUMENTS) {
     double now = 0.0;
-    if (nargs != 6) {
-        return PyErr_Format(PyExc_TypeError, "finish takes 6 arguments, not %zd", nargs);
-    }
+    REFUSE_OR_NULL(nargs != 6, PyExc_TypeError, "finish takes 6 arguments, not %zd", nargs);
     Placed *placed = read_placed(self, args[0], args[5], &now);
     int served = placed == NULL ? 0 : PyObject_IsTrue(args[1]);
     int state = PyErr_Occurred() ? -1 : state_from(args[2]);
     int status = state < 0 ? 0 : (int)PyLong_AsLong(args[3]);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
+    TRY_OR_NULL(no_error());
     Record *record = placed->record;
     Booking *booking = placed->booking;
-    if (record->state != OPEN) {
-        return PyErr_Format(PyExc_RuntimeError, "request %.100U has ended before",
-                            placed->request_id);
-    }
+    REFUSE_OR_NULL(record->state != OPEN, PyExc_RuntimeError, "request %.100U has ended before",
+                   placed->request_id);
     TRY_OR_NULL(record_report(record, args[4]));
     if (served && self->outbox != NULL) {
         outbox_served(self->outbox, placed->request_id);

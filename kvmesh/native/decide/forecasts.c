@@ -12,19 +12,14 @@ static PyObject *forecasts_new(NEW_ARGUMENTS) {
     PyObject *ttft_ms, *tpot_ms, *coming, *own, *ttft_errors, *tpot_errors, *hopeless;
     double waited_ms, slack, least, targets[2];
     TRY_OR_NULL(READ_NEW("Forecasts", "OOddd!!!!O",
-                         "ttft_ms tpot_ms waited_ms slack least coming own ttft_errors tpot_errors hopeless",
-                         &ttft_ms, &tpot_ms, &waited_ms, &slack, &least, &formula_type, &coming,
-                         &formula_type, &own, &time_errors_type, &ttft_errors, &time_errors_type,
-                         &tpot_errors, &hopeless));
+                         "ttft_ms tpot_ms waited_ms slack least coming own ttft_errors tpot_errors hopeless", &ttft_ms, &tpot_ms, &waited_ms, &slack, &least, &formula_type, &coming, &formula_type, &own, &time_errors_type, &ttft_errors, &time_errors_type, &tpot_errors, &hopeless));
     if (read_target(ttft_ms, targets) != NULL || read_target(tpot_ms, targets + 1) != NULL) {
         return NULL;
     }
-    if (((Formula *)coming)->weights || ((Formula *)own)->weights) {
-        return PyErr_Format(PyExc_ValueError, "times have no weights");
-    }
-    if (hopeless != Py_None && !PyExceptionClass_Check(hopeless)) {
-        return PyErr_Format(PyExc_TypeError, "hopeless is an exception or None, not %.100R", hopeless);
-    }
+    REFUSE_OR_NULL(((Formula *)coming)->weights || ((Formula *)own)->weights, PyExc_ValueError,
+                   "times have no weights");
+    REFUSE_OR_NULL(hopeless != Py_None && !PyExceptionClass_Check(hopeless), PyExc_TypeError,
+                   "hopeless is an exception or None, not %.100R", hopeless);
     Forecasts *self = (Forecasts *)type->tp_alloc(type, 0);
     if (self != NULL) {
         self->coming = (Formula *)Py_NewRef(coming);

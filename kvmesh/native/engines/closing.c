@@ -112,9 +112,7 @@ static int sort_nodes(const Contents *self, U32s *nodes, Py_ssize_t first) {
         return 0;
     }
     Child *children = PyMem_RawMalloc(count * sizeof *children);
-    if (children == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(children);
     for (size_t at = 0; at < count; at++) {
         uint32_t node = nodes->items[first + (Py_ssize_t)at];
         children[at] = (Child){contents_hash(self, node), node};

@@ -129,10 +129,8 @@ Tier *contents_tier(Contents *self, int number, const EventTypes *types, PyObjec
     if (at < self->tier_count && self->tiers[at].number == number) {
         return self->tiers + at;
     }
-    if (self->tier_count == MOST_TIERS) {
-        PyErr_Format(PyExc_ValueError, "an engine has at most %d tiers", MOST_TIERS);
-        return NULL;
-    }
+    REFUSE_OR_NULL(self->tier_count == MOST_TIERS, PyExc_ValueError,
+                   "an engine has at most %d tiers", MOST_TIERS);
     Tier *tier = insert_tier(self, at, number);
     const Tier *nearer = tier - 1;
     TRY_OR_NULL(column_copy(&tier->states, &nearer->states));

@@ -36,9 +36,8 @@ static int read_limits(EngineCache *self, PyObject *limits) {
                           &self->residents.most_references, &hidden, &run)) {
         return -1;
     }
-    if (hidden < 0 || run < 1) {
-        return set_error(PyExc_ValueError, "at least 0 blocks are hidden, and a run has at least 1");
-    }
+    REFUSE(hidden < 0 || run < 1, PyExc_ValueError,
+           "at least 0 blocks are hidden, and a run has at least 1");
     self->residents.contents.max_hidden = hidden;
     self->residents.contents.max_run = (Py_ssize_t)run;
     return 0;
@@ -64,9 +63,8 @@ static int read_parts(EngineCache *self, PyObject *names, PyObject *types) {
             return -1;
         }
     }
-    if (!PyDict_CheckExact(self->names.tiers) || !PyFrozenSet_CheckExact(self->names.full)) {
-        return set_error(PyExc_TypeError, "%s are a dict, and %s a frozenset", name_of[0], name_of[1]);
-    }
+    REFUSE(!PyDict_CheckExact(self->names.tiers) || !PyFrozenSet_CheckExact(self->names.full),
+           PyExc_TypeError, "%s are a dict, and %s a frozenset", name_of[0], name_of[1]);
     return 0;
 }
 
@@ -107,9 +105,7 @@ static void cache_dealloc(EngineCache *self) {
 }
 
 static int begin(EngineCache *self) {
-    if (self->busy) {
-        return set_error(PyExc_RuntimeError, "an engine's cache is changed while it changes");
-    }
+    REFUSE(self->busy, PyExc_RuntimeError, "an engine's cache is changed while it changes");
     self->busy = 1;
     return 0;
 }
@@ -143,9 +139,7 @@ static PyObject *fold(EngineCache *self) {
 }
 
 static int check_whole(const EngineCache *self) {
-    if (self->broken) {
-        return set_error(PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
-    }
+    REFUSE(self->broken, PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
     return 0;
 }
 
@@ -266,9 +260,7 @@ static int load(EngineCache *self, PyObject *tiers, const char *blocks, Py_ssize
     Contents *contents = &self->residents.contents;
     for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(tiers); at++) {
         long number = PyLong_AsLong(PyTuple_GET_ITEM(tiers, at));
-        if (number == -1 && PyErr_Occurred()) {
-            return -1;
-        }
+        TRY(no_error());
         NEED(contents_tier(contents, (int)number, &self->types, said));
     }
     int loaded = residents_load(&self->residents, (const uint8_t *)blocks, size);
@@ -312,9 +304,7 @@ static PyObject *cache_add(EngineCache *self, PyObject *blocks) {
 
 static PyObject *cache_references(EngineCache *self, PyObject *number) {
     uint64_t hash = PyLong_AsUnsignedLongLong(number);
-    if (hash == UINT64_MAX && PyErr_Occurred()) {
-        return NULL;
-    }
+    TRY_OR_NULL(no_error());
     uint32_t block = keyed_find(&self->residents.blocks, hash);
     return block == NO_RECORD ? Py_NewRef(Py_None)
                               : PyLong_FromUnsignedLong(keyed_at(&self->residents.blocks, block)->two);

@@ -65,12 +65,9 @@ static int take_number(PyObject *object, const char *name, long long most, long 
     NEED(given);
     *number = PyLong_AsLongLong(given);
     Py_DECREF(given);
-    if (*number == -1 && PyErr_Occurred()) {
-        return -1;
-    }
-    if (*number < 0 || *number > most) {
-        return set_error(PyExc_ValueError, "%s is %lld, it must be from 0 to %lld", name, *number, most);
-    }
+    TRY(no_error());
+    REFUSE(*number < 0 || *number > most, PyExc_ValueError, "%s is %lld, it must be from 0 to %lld",
+           name, *number, most);
     return 0;
 }
 
@@ -143,9 +140,8 @@ static int take_stored(EngineBatch *self, const EngineNames *names, EngineEvent 
     TRY(take_names(names, event, object));
     event->first_extra = self->extras.count;
     TRY(take_numbers(&self->extras, object, "extras", &event->extras));
-    if (event->extras && event->extras != event->hashes) {
-        return set_error(PyExc_ValueError, "%zd blocks have %zd extras", event->hashes, event->extras);
-    }
+    REFUSE(event->extras && event->extras != event->hashes, PyExc_ValueError,
+           "%zd blocks have %zd extras", event->hashes, event->extras);
     return 0;
 }
 

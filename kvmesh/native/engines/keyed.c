@@ -29,9 +29,7 @@ static int add_segment(Keyed *self) {
         self->segment_room = room;
     }
     KeyedRecord *segment = PyMem_RawMalloc(KEYED_SEGMENT * sizeof *segment);
-    if (segment == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(segment);
     self->segments[self->segment_count++] = segment;
     return 0;
 }
@@ -71,9 +69,7 @@ static void place(KeyedPart *part, uint64_t hash, uint32_t number) {
 static int grow(Keyed *self, KeyedPart *part) {
     uint32_t room = part->room < FEWEST_PLACES ? FEWEST_PLACES : 2 * part->room;
     KeyedPart grown = {PyMem_RawMalloc(room * sizeof *grown.places), room, part->used};
-    if (grown.places == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(grown.places);
     memset(grown.places, 0xFF, room * sizeof *grown.places);
     for (uint32_t at = 0; at < part->room; at++) {
         uint32_t later = part->places[at + AHEAD < part->room ? at + AHEAD : at];
@@ -167,10 +163,7 @@ uint32_t *column_make(Column *self, uint32_t number) {
     uint32_t *values = self->segments[segment];
     if (values == NULL) {
         values = PyMem_RawMalloc(KEYED_SEGMENT * sizeof *values);
-        if (values == NULL) {
-            PyErr_NoMemory();
-            return NULL;
-        }
+        NEED_MEMORY_OR_NULL(values);
         for (uint32_t at = 0; at < KEYED_SEGMENT; at++) {
             values[at] = self->fill;
         }

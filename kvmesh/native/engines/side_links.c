@@ -44,9 +44,7 @@ static void place(LinkPart *part, Link link) {
 static int grow(LinkPart *part) {
     uint32_t room = part->room ? 2 * part->room : FEWEST_LINKS;
     LinkPart grown = {PyMem_RawMalloc(room * sizeof *grown.links), room, part->used};
-    if (grown.links == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(grown.links);
     memset(grown.links, 0xFF, room * sizeof *grown.links);
     for (uint32_t at = 0; at < part->room; at++) {
         if (part->links[at].number != NO_LINK) {

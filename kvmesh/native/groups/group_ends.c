@@ -45,9 +45,7 @@ static int distrust(GroupTable *self, int tier, uint32_t node, uint32_t units) {
 
 /* Return how many blocks of a window group in a row end at a node, as many as are needed at most. */
 static uint32_t run_of(const GroupTable *self, int tier, const CacheGroup *group, uint32_t node) {
-    if (!group_holds(group, tier, node)) {
-        return 0;
-    }
+    EXPECT(group_holds(group, tier, node));
     uint32_t above = group_above(self, node, group->step);
     if (above == NO_RECORD) {
         return group->need;

@@ -70,9 +70,7 @@ static int enter(GroupTable *self, uint32_t node) {
 static int enter_all(GroupTable *self) {
     size_t count = 0;
     Placed *placed = PyMem_RawMalloc(((size_t)self->boundaries + 1) * sizeof *placed);
-    if (placed == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(placed);
     for (uint32_t node = 0; node < self->nodes.next; node++) {
         uint32_t depth = column_get(&self->depths, node);
         if (depth) {

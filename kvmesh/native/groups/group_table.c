@@ -189,9 +189,8 @@ static int hold(GroupTable *self, const GroupStore *store, int tier, uint64_t ha
         }
         uint32_t node = group_find(self, hash);
         node = node == NO_RECORD ? keyed_find(&self->nodes, key) : node;
-        if (node == NO_RECORD) {
-            return set_error(PyExc_ValueError, "no prefix has the key %llu", (unsigned long long)key);
-        }
+        REFUSE(node == NO_RECORD, PyExc_ValueError, "no prefix has the key %llu",
+               (unsigned long long)key);
         block = keyed_make(&group->held, hash);
         if (block == NO_RECORD) {
             return -1;

@@ -23,9 +23,8 @@ static PyObject *table_new(NEW_ARGUMENTS) {
     TRY_OR_NULL(READ_NEW("GroupTable", "OOLLLL",
                          "stored removed max_blocks max_references max_hidden max_run", &stored,
                          &removed, &blocks, &references, &hidden, &run));
-    if (hidden < 0 || run < 1 || references < 1 || references > COUNT_MASK) {
-        return PyErr_Format(PyExc_ValueError, "bounds of a GroupTable are out of range");
-    }
+    REFUSE_OR_NULL(hidden < 0 || run < 1 || references < 1 || references > COUNT_MASK,
+                   PyExc_ValueError, "bounds of a GroupTable are out of range");
     GroupTableObject *self = (GroupTableObject *)type->tp_alloc(type, 0);
     NEED_OR_NULL(self);
     group_table_init(&self->table);
@@ -53,12 +52,8 @@ static void table_dealloc(GroupTableObject *self) {
 }
 
 static int begin(GroupTableObject *self) {
-    if (self->busy) {
-        return set_error(PyExc_RuntimeError, "a table of groups is changed while it changes");
-    }
-    if (self->broken) {
-        return set_error(PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
-    }
+    REFUSE(self->busy, PyExc_RuntimeError, "a table of groups is changed while it changes");
+    REFUSE(self->broken, PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
     self->busy = 1;
     return 0;
 }
@@ -77,10 +72,8 @@ static PyObject *end(GroupTableObject *self, PyObject *answer, int changes) {
 }
 
 static CacheGroup *group_at(const GroupTableObject *self, Py_ssize_t slot) {
-    if (slot < 0 || slot >= self->table.group_count) {
-        PyErr_Format(PyExc_IndexError, "there is no group %zd", slot);
-        return NULL;
-    }
+    REFUSE_OR_NULL(slot < 0 || slot >= self->table.group_count, PyExc_IndexError,
+                   "there is no group %zd", slot);
     return self->table.groups[slot];
 }
 
@@ -121,9 +114,7 @@ static int read_numbers(GroupTableObject *self, PyObject *object, Blocks *to, in
 
 static PyObject *table_find(GroupTableObject *self, PyObject *hash) {
     uint64_t number = PyLong_AsUnsignedLongLong(hash);
-    if (number == UINT64_MAX && PyErr_Occurred()) {
-        return NULL;
-    }
+    TRY_OR_NULL(no_error());
     const GroupTable *table = &self->table;
     uint32_t node = group_find(table, number);
     if (node == NO_RECORD) {
@@ -234,20 +225,16 @@ static PyObject *table_dump(GroupTableObject *self, PyObject *Py_UNUSED(nothing)
 static int read_group(GroupTable *table, int slot, PyObject *described) {
     int role;
     unsigned long step, need;
-    if (!PyTuple_Check(described)) {
-        return set_error(PyExc_TypeError, "a group is a tuple, not %.100s", Py_TYPE(described)->tp_name);
-    }
+    REFUSE(!PyTuple_Check(described), PyExc_TypeError, "a group is a tuple, not %.100s",
+           Py_TYPE(described)->tp_name);
     if (!PyArg_ParseTuple(described, "ikk:group", &role, &step, &need)) {
         return -1;
     }
-    if (role < ROLE_FULL || role > ROLE_STATE || step < 1 || step > INT_MAX || need > INT_MAX) {
-        return set_error(PyExc_ValueError, "a group has a role, and at least one unit a block");
-    }
+    REFUSE(role < ROLE_FULL || role > ROLE_STATE || step < 1 || step > INT_MAX || need > INT_MAX,
+           PyExc_ValueError, "a group has a role, and at least one unit a block");
     if (slot == table->group_count) {
         CacheGroup *made = PyMem_RawCalloc(1, sizeof *made);
-        if (made == NULL) {
-            return no_memory();
-        }
+        NEED_MEMORY(made);
         keyed_init(&made->held);
         table->groups[table->group_count++] = made;
     }

@@ -59,10 +59,9 @@ static int head_is_sound(PyObject *fields, int trailers) {
         PyObject *field = PyTuple_GET_ITEM(fields, i);
         PyObject *name = PyTuple_GET_ITEM(field, 0), *value = PyTuple_GET_ITEM(field, 1);
         const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(name);
-        if (!is_token(at, PyBytes_GET_SIZE(name)) ||
-            !is_value((const uint8_t *)PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))) {
-            return 0;
-        }
+        EXPECT(is_token(at, PyBytes_GET_SIZE(name)) && is_value((const uint8_t
+                                                                 *)PyBytes_AS_STRING(value),
+                                                                PyBytes_GET_SIZE(value)));
         if (at[0] != ':') {
             regular = 1;
             if (is_of_one_hop(name, value)) {

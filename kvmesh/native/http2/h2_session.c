@@ -9,9 +9,7 @@
 static const uint8_t drain_ping[8] = "kvmesh\0\1";
 
 static int enter(Session *self) {
-    if (self->busy) {
-        return set_error(PyExc_RuntimeError, "a GrpcSession was called from within itself");
-    }
+    REFUSE(self->busy, PyExc_RuntimeError, "a GrpcSession was called from within itself");
     self->busy = 1;
     return 0;
 }
@@ -97,9 +95,8 @@ static PyObject *finish_method(Session *self, ARGUMENTS) {
     long long status;
     TRY_OR_NULL(READ_PLACED("finish", "OOLS", "stream_id messages status text", &stream_id, &given,
                             &status, &text));
-    if (status < 0 || status > 0xffff) {
-        return PyErr_Format(PyExc_ValueError, "a gRPC status is a number from 0, not %lld", status);
-    }
+    REFUSE_OR_NULL(status < 0 || status > 0xffff, PyExc_ValueError,
+                   "a gRPC status is a number from 0, not %lld", status);
     uint32_t id = read_id(stream_id);
     PyObject *messages = id == 0 ? NULL : read_messages(given);
     if (messages == NULL || enter(self) < 0) {
@@ -120,9 +117,7 @@ static PyObject *finish_method(Session *self, ARGUMENTS) {
 }
 
 static PyObject *reset_method(Session *self, ARGUMENTS) {
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "reset takes 2 arguments, not %zd", nargs);
-    }
+    REFUSE_OR_NULL(nargs != 2, PyExc_TypeError, "reset takes 2 arguments, not %zd", nargs);
     uint32_t id = read_id(args[0]);
     unsigned long code = id == 0 ? 0 : PyLong_AsUnsignedLongMask(args[1]);
     if (id == 0 || PyErr_Occurred() || enter(self) < 0) {
@@ -221,14 +216,10 @@ static int limits_are_sound(const SessionLimits *limits) {
 static PyObject *session_new(NEW_ARGUMENTS) {
     SessionLimits limits;
     TRY_OR_NULL(READ_NEW("GrpcSession", "nnnnnnnn",
-                         "streams message_bytes header_bytes stream_window connection_window waiting_bytes "
-                         "idle_frames early_resets", &limits.streams, &limits.message_bytes,
-                         &limits.header_bytes, &limits.stream_window, &limits.connection_window,
-                         &limits.waiting_bytes, &limits.idle_frames, &limits.early_resets));
-    if (!limits_are_sound(&limits)) {
-        return PyErr_Format(PyExc_ValueError, "limits out of range: windows are 1 to 2^31-1 bytes, that "
-                            "of a connection at least 65,535");
-    }
+                         "streams message_bytes header_bytes stream_window connection_window waiting_bytes " "idle_frames early_resets", &limits.streams, &limits.message_bytes, &limits.header_bytes, &limits.stream_window, &limits.connection_window, &limits.waiting_bytes, &limits.idle_frames, &limits.early_resets));
+    REFUSE_OR_NULL(!limits_are_sound(&limits), PyExc_ValueError,
+                   "limits out of range: windows are 1 to 2^31-1 bytes, that "
+                   "of a connection at least 65,535");
     Session *self = (Session *)type->tp_alloc(type, 0);
     NEED_OR_NULL(self);
     hpack_init(&self->hpack);

@@ -68,9 +68,7 @@ Stream *stream_find(Session *self, uint32_t id) {
 static int grow_buckets(Session *self) {
     size_t before = self->bucket_count, count = before ? 2 * before : FEWEST_BUCKETS;
     Stream **old = self->buckets, **buckets = PyMem_Calloc(count, sizeof *buckets);
-    if (buckets == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(buckets);
     self->buckets = buckets;
     self->bucket_count = count;
     for (size_t i = 0; i < before; i++) {
@@ -91,10 +89,7 @@ Stream *stream_open(Session *self, uint32_t id) {
         return NULL;
     }
     Stream *stream = PyMem_Calloc(1, sizeof *stream);
-    if (stream == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
+    NEED_MEMORY_OR_NULL(stream);
     stream->id = id;
     stream->window = self->limits.stream_window;
     Stream **bucket = bucket_of(self, id);

@@ -113,10 +113,7 @@ static void *grown(void *things, Py_ssize_t count, Py_ssize_t *room, size_t size
     }
     Py_ssize_t wanted = *room ? *room * 2 : 64;
     void *more = PyMem_Realloc(things, (size_t)wanted * size);
-    if (more == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
+    NEED_MEMORY_OR_NULL(more);
     *room = wanted;
     return more;
 }
@@ -142,9 +139,8 @@ static int ask(Search *self, Py_ssize_t count) {
             return -1;
         }
         /* It may have run someone else's code, and that may have changed the tables. */
-        if (changes_of(self) != self->changes) {
-            return set_error(PyExc_RuntimeError, "a table changed while it was searched");
-        }
+        REFUSE(changes_of(self) != self->changes, PyExc_RuntimeError,
+               "a table changed while it was searched");
     }
     self->blocks = prompt->known;
     self->count = prompt->count;
@@ -253,9 +249,8 @@ static int search(Search *self) {
         }
         low = last;
     }
-    if (self->count <= low && self->found->post_count) {
-        return set_error(PyExc_ValueError, "a prompt lost blocks while it was searched");
-    }
+    REFUSE(self->count <= low && self->found->post_count, PyExc_ValueError,
+           "a prompt lost blocks while it was searched");
     return bisect(self, low + 1);
 }
 

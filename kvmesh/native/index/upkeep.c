@@ -46,9 +46,8 @@ static int move_block(Table *self, Table *target, uint64_t block, const Mask *ma
 PyObject *table_move(Table *self, ARGUMENTS) {
     Py_buffer view;
     Mask mask;
-    if (nargs != 3 || !Py_IS_TYPE(args[2], &table_type) || (PyObject *)self == args[2]) {
-        return PyErr_Format(PyExc_TypeError, "move takes a run, a mask and another Table");
-    }
+    REFUSE_OR_NULL(nargs != 3 || !Py_IS_TYPE(args[2], &table_type) || (PyObject *)self == args[2],
+                   PyExc_TypeError, "move takes a run, a mask and another Table");
     TRY_OR_NULL(mask_read(args[1], &mask));
     Table *target = (Table *)args[2];
     int failed = -1;
@@ -204,9 +203,7 @@ static void free_piece(PyObject *capsule) {
 /* Return what holds the memory of a shard, which is empty then; NULL with MemoryError set. */
 static PyObject *piece_of(Table *self, Shard *shard) {
     Shard *moved = PyMem_Malloc(sizeof *moved);
-    if (moved == NULL) {
-        return PyErr_NoMemory();
-    }
+    NEED_MEMORY_OR_NULL(moved);
     PyObject *piece = PyCapsule_New(moved, NULL, free_piece);
     if (piece == NULL) {
         PyMem_Free(moved);

@@ -50,12 +50,10 @@ static PyObject *list_masks(const Drops *found) {
 }
 
 PyObject *table_find_drops(Table *self, ARGUMENTS) {
-    if (nargs < 2 || nargs > 3) {
-        return PyErr_Format(PyExc_TypeError, "find_drops takes 2 or 3 arguments, not %zd", nargs);
-    }
-    if (nargs == 3 && args[2] != Py_None && !Py_IS_TYPE(args[2], &table_type)) {
-        return PyErr_Format(PyExc_TypeError, "older is a Table or None");
-    }
+    REFUSE_OR_NULL(nargs < 2 || nargs > 3, PyExc_TypeError,
+                   "find_drops takes 2 or 3 arguments, not %zd", nargs);
+    REFUSE_OR_NULL(nargs == 3 && args[2] != Py_None && !Py_IS_TYPE(args[2], &table_type),
+                   PyExc_TypeError, "older is a Table or None");
     const Table *older = nargs == 3 && args[2] != Py_None ? (const Table *)args[2] : NULL;
     Mask live;
     TRY_OR_NULL(mask_read(args[1], &live));
@@ -102,20 +100,16 @@ static int read_live(View *self, PyObject *object) {
     if (live.size) {
         highest = (int64_t)live.size * 64 - 1 - __builtin_clzll(live.words[live.size - 1]);
     }
-    if (highest >= (int64_t)slots) {
-        return set_error(PyExc_ValueError, "slot %lld is live, but only %zd have names",
-                         (long long)highest, slots);
-    }
+    REFUSE(highest >= (int64_t)slots, PyExc_ValueError,
+           "slot %lld is live, but only %zd have names", (long long)highest, slots);
     return 0;
 }
 
 PyObject *table_view(Table *self, ARGUMENTS) {
-    if (nargs < 3 || nargs > 4) {
-        return PyErr_Format(PyExc_TypeError, "view takes 3 or 4 arguments, not %zd", nargs);
-    }
-    if (args[0] != Py_None && !Py_IS_TYPE(args[0], &table_type)) {
-        return PyErr_Format(PyExc_TypeError, "older is a Table or None");
-    }
+    REFUSE_OR_NULL(nargs < 3 || nargs > 4, PyExc_TypeError, "view takes 3 or 4 arguments, not %zd",
+                   nargs);
+    REFUSE_OR_NULL(args[0] != Py_None && !Py_IS_TYPE(args[0], &table_type), PyExc_TypeError,
+                   "older is a Table or None");
     View *view = (View *)view_type.tp_alloc(&view_type, 0);
     NEED_OR_NULL(view);
     view->young = (Table *)Py_NewRef(self);

@@ -38,17 +38,13 @@ static int read_bounds(Histogram *self, PyObject *bounds) {
     self->size = PyTuple_GET_SIZE(bounds);
     self->upper = PyMem_Calloc((size_t)self->size + 1, sizeof *self->upper);
     self->counts = PyMem_Calloc((size_t)self->size + 1, sizeof *self->counts);
-    if (self->upper == NULL || self->counts == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(self->upper);
+    NEED_MEMORY(self->counts);
     for (Py_ssize_t i = 0; i < self->size; i++) {
         self->upper[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(bounds, i));
-        if (PyErr_Occurred()) {
-            return -1;
-        }
-        if (i && !(self->upper[i - 1] < self->upper[i])) {
-            return set_error(PyExc_ValueError, "the bounds of a histogram rise");
-        }
+        TRY(no_error());
+        REFUSE(i && !(self->upper[i - 1] < self->upper[i]), PyExc_ValueError,
+               "the bounds of a histogram rise");
     }
     return 0;
 }

@@ -73,9 +73,7 @@ static int compare_ranked(const void *one, const void *other) {
 /* Keep the heavier half; -1 with MemoryError set. */
 static int shrink(PrefixCounts *self) {
     Ranked *ranked = PyMem_Calloc(self->count, sizeof *ranked);
-    if (ranked == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(ranked);
     for (uint32_t i = 0; i < self->count; i++) {
         ranked[i] = (Ranked){self->nodes[i], i};
     }
@@ -155,9 +153,8 @@ static PyObject *rows_method(PrefixCounts *self, PyObject *Py_UNUSED(none)) {
 static PyObject *counts_new(NEW_ARGUMENTS) {
     Py_ssize_t most;
     TRY_OR_NULL(READ_NEW("PrefixCounts", "n", "max_nodes", &most));
-    if (most < 1 || most > 1 << 24) {
-        return PyErr_Format(PyExc_ValueError, "at least 1 prefix is counted, not %zd", most);
-    }
+    REFUSE_OR_NULL(most < 1 || most > 1 << 24, PyExc_ValueError,
+                   "at least 1 prefix is counted, not %zd", most);
     PrefixCounts *self = (PrefixCounts *)type->tp_alloc(type, 0);
     NEED_OR_NULL(self);
     uint32_t room = (uint32_t)most + DEPTHS, slots = 64;

@@ -140,10 +140,7 @@ static PyObject *get_decision(Record *self, void *Py_UNUSED(closure)) {
         }
         Py_DECREF(maker);
     }
-    if (self->decision == NULL) {
-        PyErr_SetString(PyExc_AttributeError, "this record has no decision");
-        return NULL;
-    }
+    REFUSE_OR_NULL(self->decision == NULL, PyExc_AttributeError, "this record has no decision");
     return Py_NewRef(self->decision);
 }
 
@@ -216,9 +213,7 @@ static PyObject *get_time(Record *self, void *closure) {
 
 static int set_time(Record *self, PyObject *value, void *closure) {
     double number = value == NULL || value == Py_None ? NAN : PyFloat_AsDouble(value);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    TRY(no_error());
     *(double *)((char *)self + (size_t)closure) = number;
     return 0;
 }
@@ -230,9 +225,7 @@ static PyObject *get_robin(Record *self, void *Py_UNUSED(closure)) {
 
 static int set_robin(Record *self, PyObject *value, void *Py_UNUSED(closure)) {
     long long blocks = value == NULL || value == Py_None ? UNKNOWN : PyLong_AsLongLong(value);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    TRY(no_error());
     self->round_robin_blocks = blocks;
     return 0;
 }

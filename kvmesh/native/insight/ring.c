@@ -185,10 +185,8 @@ static PyObject *waiting_method(Ring *self, PyObject *Py_UNUSED(none)) {
 }
 
 static PyObject *find_method(Ring *self, PyObject *name) {
-    if (!PyBytes_Check(name)) {
-        return PyErr_Format(PyExc_TypeError, "a request id is bytes, not %.80s",
-                            Py_TYPE(name)->tp_name);
-    }
+    REFUSE_OR_NULL(!PyBytes_Check(name), PyExc_TypeError, "a request id is bytes, not %.80s",
+                   Py_TYPE(name)->tp_name);
     Py_ssize_t size = PyBytes_GET_SIZE(name);
     for (long long number = self->number; number >= oldest_of(self); number--) {
         Record *record = *slot_of(self, number);
@@ -237,9 +235,8 @@ static PyObject *ring_new(NEW_ARGUMENTS) {
     TRY_OR_NULL(READ_NEW("Ring", "LLLLO",
                          "capacity max_waiting_blocks max_candidates whole_per_s thin", &capacity,
                          &blocks, &candidates, &whole, &thinner));
-    if (capacity < 1 || capacity > PY_SSIZE_T_MAX / (long long)sizeof(Record *)) {
-        return PyErr_Format(PyExc_ValueError, "a ring keeps at least 1 record, not %lld", capacity);
-    }
+    REFUSE_OR_NULL(capacity < 1 || capacity > PY_SSIZE_T_MAX / (long long)sizeof(Record *),
+                   PyExc_ValueError, "a ring keeps at least 1 record, not %lld", capacity);
     Ring *self = (Ring *)type->tp_alloc(type, 0);
     NEED_OR_NULL(self);
     self->thin = Py_NewRef(thinner);

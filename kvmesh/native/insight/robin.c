@@ -186,9 +186,7 @@ static PyObject *entries_method(Shadow *self, PyObject *Py_UNUSED(none)) {
 static PyObject *shadow_new(NEW_ARGUMENTS) {
     long long most;
     TRY_OR_NULL(READ_NEW("RoundRobinShadow", "L", "max_entries", &most));
-    if (most < 1) {
-        return PyErr_Format(PyExc_ValueError, "a shadow keeps at least 1 entry, not %lld", most);
-    }
+    REFUSE_OR_NULL(most < 1, PyExc_ValueError, "a shadow keeps at least 1 entry, not %lld", most);
     Shadow *self = (Shadow *)type->tp_alloc(type, 0);
     NEED_OR_NULL(self);
     self->max_entries = most;

@@ -52,9 +52,7 @@ static void forget_seconds(Totals *self, Py_ssize_t first) {
 
 /* Find the second of a time, made if absent; -1 with an error set. */
 static int second_at(Totals *self, double now, Second **found) {
-    if (!(fabs(now) < 1e15)) {
-        return set_error(PyExc_ValueError, "a time is a finite number of seconds");
-    }
+    REFUSE(!(fabs(now) < 1e15), PyExc_ValueError, "a time is a finite number of seconds");
     long long second = (long long)now;
     Py_ssize_t place = self->count;
     while (place > 0 && self->seconds[place - 1].second > second) {
@@ -180,10 +178,8 @@ static PyObject *refused_method(Totals *self, PyObject *given) {
 }
 
 static PyObject *compared_method(Totals *self, PyObject *given) {
-    if (!Py_IS_TYPE(given, &record_type)) {
-        return PyErr_Format(PyExc_TypeError, "totals count records, not %.80s",
-                            Py_TYPE(given)->tp_name);
-    }
+    REFUSE_OR_NULL(!Py_IS_TYPE(given, &record_type), PyExc_TypeError,
+                   "totals count records, not %.80s", Py_TYPE(given)->tp_name);
     return totals_compared(self, (const Record *)given) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
@@ -221,9 +217,7 @@ static PyObject *second_tuple(const Second *second) {
 
 static PyObject *since_method(Totals *self, PyObject *given) {
     long long first = PyLong_AsLongLong(given);
-    if (first == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
+    TRY_OR_NULL(no_error());
     PyObject *rows = PyList_New(0);
     for (Py_ssize_t i = 0; rows != NULL && i < self->count; i++) {
         if (self->seconds[i].second >= first) {

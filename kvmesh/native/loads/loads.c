@@ -22,9 +22,8 @@ static void queue_take(Queue *self, Booking *booking) {
 }
 
 int loads_begin(Loads *self, Booking *booking, double now) {
-    if (booking->loads != NULL) {
-        return set_error(PyExc_ValueError, "%R is at a worker already: end it there first", booking);
-    }
+    REFUSE(booking->loads != NULL, PyExc_ValueError,
+           "%R is at a worker already: end it there first", booking);
     TRY(shared_reserve(&self->shared, (size_t)Py_SIZE(booking)));
     if (self->prefilling.count == 0) {
         self->progress_s = now;

@@ -145,9 +145,8 @@ static PyObject *call_correct(Sequences *self, NAMED_ARGUMENTS) {
 }
 
 static int check_size(const char *name, long long size, long long most) {
-    if (size < 1 || size > most) {
-        return set_error(PyExc_ValueError, "%s is %lld, it must be from 1 to %lld", name, size, most);
-    }
+    REFUSE(size < 1 || size > most, PyExc_ValueError, "%s is %lld, it must be from 1 to %lld", name,
+           size, most);
     return 0;
 }
 

@@ -105,14 +105,10 @@ static Py_ssize_t find_next(PyObject *turns, PyObject *const *names, Py_ssize_t 
 Py_ssize_t turns_next(PyObject *turns, PyObject *const *names, Py_ssize_t count, PyObject *replica) {
     long long on_stack[STACK_NAMES], *taken = on_stack;
     char known_on_stack[STACK_NAMES], *known = known_on_stack;
-    if (count < 1) {
-        return set_error(PyExc_ValueError, "it is nobody's turn among no workers");
-    }
+    REFUSE(count < 1, PyExc_ValueError, "it is nobody's turn among no workers");
     if (count > STACK_NAMES) {
         taken = PyMem_Malloc((size_t)count * (sizeof *taken + sizeof *known));
-        if (taken == NULL) {
-            return no_memory();
-        }
+        NEED_MEMORY(taken);
         known = (char *)(taken + count);
     }
     Py_ssize_t next = find_next(turns, names, count, replica, taken, known);

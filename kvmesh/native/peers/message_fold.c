@@ -167,9 +167,7 @@ static Py_ssize_t pick_keys(const uint64_t *graded, Py_ssize_t count, uint32_t b
 
 /* Note that a booking was told, which is new or not; -1 with an error set. */
 static int confirm(const Peer *peer, PyObject *request_id, int added) {
-    if (!PySet_CheckExact(peer->unconfirmed)) {
-        return 0;
-    }
+    EXPECT(PySet_CheckExact(peer->unconfirmed));
     TRY(PySet_Discard(peer->unconfirmed, request_id));
     return added ? PySet_Add(peer->republished, request_id) : 0;
 }
@@ -255,9 +253,7 @@ static int forget_republished(const Peer *peer, uint32_t number) {
 }
 
 static int begin_answer(Turn *turn, Booking *booking) {
-    if (!sequences_first_token(turn->fold->sequences, booking, turn->now)) {
-        return 0;
-    }
+    EXPECT(sequences_first_token(turn->fold->sequences, booking, turn->now));
     WorkerSpeed *known = speeds_worker(turn->fold->speeds, booking->worker);
     NEED(known);
     speeds_first_token(turn->fold->speeds, known, booking->service_tokens, booking->service_s,

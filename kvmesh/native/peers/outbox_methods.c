@@ -20,9 +20,7 @@ static int read_failure(PyObject *attempt, Failure *out) {
     PyObject *verdict = PyObject_GetAttr(attempt, interned.verdict);
     out->verdict = verdict == NULL ? -1 : PyLong_AsLong(verdict);
     Py_XDECREF(verdict);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    TRY(no_error());
     PyObject *kind = PyObject_GetAttr(attempt, interned.kind);
     if (kind != NULL && !PyUnicode_Check(kind)) {
         PyErr_Format(PyExc_TypeError, "an attempt's kind is a str, not %.100R", kind);
@@ -38,9 +36,8 @@ static int read_failure(PyObject *attempt, Failure *out) {
 }
 
 static PyObject *call_placed(BookingOutbox *self, PyObject *booking) {
-    if (!Py_IS_TYPE(booking, &booking_type)) {
-        return PyErr_Format(PyExc_TypeError, "a booking is a Booking, not %.100R", booking);
-    }
+    REFUSE_OR_NULL(!Py_IS_TYPE(booking, &booking_type), PyExc_TypeError,
+                   "a booking is a Booking, not %.100R", booking);
     outbox_placed(self, (Booking *)booking);
     Py_RETURN_NONE;
 }

@@ -31,9 +31,7 @@ static int make_room(Peer *self) {
         room *= 2;
     }
     Numbered *places = PyMem_Calloc(room, sizeof *places);
-    if (places == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(places);
     self->places = places;
     self->room = room;
     self->used = 0;

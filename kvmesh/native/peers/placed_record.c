@@ -25,9 +25,7 @@ static int ask_graded(Graded *out, PyObject *hashes) {
     PyObject *given = PyObject_GetAttr(hashes, interned.blocks);
     long long blocks = given == NULL ? -1 : PyLong_AsLongLong(given);
     Py_XDECREF(given);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    TRY(no_error());
     out->blocks = within(0, blocks, graded_depth(MOST_GRADED));
     given = PyLong_FromLongLong(out->blocks);
     PyObject *found =

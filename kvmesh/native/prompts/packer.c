@@ -40,17 +40,13 @@ static int is_tuple_of(PyObject *value, PyTypeObject *type, Py_ssize_t size) {
         return 0;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++) {
-        if (!Py_IS_TYPE(PyTuple_GET_ITEM(value, i), type)) {
-            return 0;
-        }
+        EXPECT(Py_IS_TYPE(PyTuple_GET_ITEM(value, i), type));
     }
     return 1;
 }
 
 static int is_strips(PyObject *strips) {
-    if (!is_tuple_of(strips, &PyTuple_Type, -1)) {
-        return 0;
-    }
+    EXPECT(is_tuple_of(strips, &PyTuple_Type, -1));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(strips); i++) {
         PyObject *strip = PyTuple_GET_ITEM(strips, i);
         if (PyTuple_GET_SIZE(strip) != 2 || !PyUnicode_CheckExact(PyTuple_GET_ITEM(strip, 0)) ||
@@ -64,23 +60,18 @@ static int is_strips(PyObject *strips) {
 
 /* Whether an opening is one, within its form; -1 with an error set. */
 static int check_opening(PyObject *opening, Py_ssize_t parts, Py_ssize_t roles) {
-    if (PyTuple_GET_SIZE(opening) != OPENING_SIZE ||
-        !PyLong_CheckExact(PyTuple_GET_ITEM(opening, PLACE)) ||
-        !PyUnicode_CheckExact(PyTuple_GET_ITEM(opening, HEAD)) ||
-        !PyLong_CheckExact(PyTuple_GET_ITEM(opening, INDEX)) ||
-        !is_strips(PyTuple_GET_ITEM(opening, STRIPS)) ||
-        !PyUnicode_CheckExact(PyTuple_GET_ITEM(opening, TAIL))) {
-        return set_error(PyExc_TypeError,
-                         "an opening is its place, a head, the number of a text, strips, a tail");
-    }
+    REFUSE(PyTuple_GET_SIZE(opening) != OPENING_SIZE ||
+           !PyLong_CheckExact(PyTuple_GET_ITEM(opening, PLACE)) ||
+           !PyUnicode_CheckExact(PyTuple_GET_ITEM(opening, HEAD)) ||
+           !PyLong_CheckExact(PyTuple_GET_ITEM(opening, INDEX)) ||
+           !is_strips(PyTuple_GET_ITEM(opening, STRIPS)) ||
+           !PyUnicode_CheckExact(PyTuple_GET_ITEM(opening, TAIL)), PyExc_TypeError,
+           "an opening is its place, a head, the number of a text, strips, a tail");
     Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(opening, PLACE));
     Py_ssize_t index = PyLong_AsSsize_t(PyTuple_GET_ITEM(opening, INDEX));
-    if (PyErr_Occurred()) {
-        return -1;
-    }
-    if (place < 0 || place >= parts || index < 0 || index >= roles) {
-        return set_error(PyExc_ValueError, "opening %zd of text %zd is outside the form", place, index);
-    }
+    TRY(no_error());
+    REFUSE(place < 0 || place >= parts || index < 0 || index >= roles, PyExc_ValueError,
+           "opening %zd of text %zd is outside the form", place, index);
     return 0;
 }
 
@@ -88,13 +79,12 @@ static PyObject *packer_teach(TextPacker *self, ARGUMENTS) {
     PyObject *roles, *hints, *marks, *parts, *openings;
     TRY_OR_NULL(READ_PLACED("teach", "OOOOO", "roles hints marks parts openings", &roles, &hints,
                             &marks, &parts, &openings));
-    if (!is_tuple_of(roles, &PyUnicode_Type, -1) || !is_tuple_of(hints, &PyUnicode_Type, -1) ||
-        !is_tuple_of(marks, &PyUnicode_Type, -1) || !is_tuple_of(parts, &PyBytes_Type, -1) ||
-        !is_tuple_of(openings, &PyTuple_Type, -1)) {
-        PyErr_SetString(PyExc_TypeError,
-                        "a form is three tuples of str, one of bytes and one of openings");
-        return NULL;
-    }
+    REFUSE_OR_NULL(!is_tuple_of(roles, &PyUnicode_Type, -1) ||
+                   !is_tuple_of(hints, &PyUnicode_Type, -1) ||
+                   !is_tuple_of(marks, &PyUnicode_Type, -1) ||
+                   !is_tuple_of(parts, &PyBytes_Type, -1) ||
+                   !is_tuple_of(openings, &PyTuple_Type, -1), PyExc_TypeError,
+                   "a form is three tuples of str, one of bytes and one of openings");
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(openings); i++) {
         TRY_OR_NULL(check_opening(PyTuple_GET_ITEM(openings, i), PyTuple_GET_SIZE(parts),
                                   PyTuple_GET_SIZE(roles)));
@@ -127,9 +117,7 @@ static int read_message(PyObject *message, PyObject **role, PyObject **text) {
         *text = *role == NULL ? NULL : PyDict_GetItemWithError(message, interned.content);
         Py_XINCREF(*text);
     }
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    TRY(no_error());
     return *text != NULL && PyUnicode_CheckExact(*role) && PyUnicode_CheckExact(*text);
 }
 
@@ -138,9 +126,7 @@ static int is_blank(PyObject *text) {
     const void *data = PyUnicode_DATA(text);
     Py_ssize_t length = PyUnicode_GET_LENGTH(text);
     for (Py_ssize_t i = 0; i < length; i++) {
-        if (!Py_UNICODE_ISSPACE(PyUnicode_READ(kind, data, i))) {
-            return 0;
-        }
+        EXPECT(Py_UNICODE_ISSPACE(PyUnicode_READ(kind, data, i)));
     }
     return 1;
 }
@@ -223,9 +209,7 @@ static PyObject *make_segment(PyObject *opening, PyObject *texts) {
 /* Tokenise the segments at `places` that were unknown and put their ids there; -1 on error. */
 static int fill_unknown(TextPacker *self, PyObject *filled, PyObject *unknown,
                         PyObject *places) {
-    if (self->encode_batch == NULL) {
-        return set_error(PyExc_ReferenceError, "the tokenizer is gone");
-    }
+    REFUSE(self->encode_batch == NULL, PyExc_ReferenceError, "the tokenizer is gone");
     PyObject *encode = Py_NewRef(self->encode_batch);
     PyObject *made = PyObject_CallOneArg(encode, unknown);
     Py_DECREF(encode);

@@ -6,9 +6,7 @@ static PyObject *getsizeof_function;
 
 int text_cache_ready(void) {
     getsizeof_function = PySys_GetObject("getsizeof");
-    if (getsizeof_function == NULL) {
-        return set_error(PyExc_RuntimeError, "sys.getsizeof is missing");
-    }
+    REFUSE(getsizeof_function == NULL, PyExc_RuntimeError, "sys.getsizeof is missing");
     Py_INCREF(getsizeof_function);
     return 0;
 }
@@ -33,9 +31,8 @@ static void cache_dealloc(TextCache *self) {
 }
 
 static int check_text(PyObject *text) {
-    if (!PyUnicode_CheckExact(text)) {
-        return set_error(PyExc_TypeError, "a text is a str, not %.80s", Py_TYPE(text)->tp_name);
-    }
+    REFUSE(!PyUnicode_CheckExact(text), PyExc_TypeError, "a text is a str, not %.80s",
+           Py_TYPE(text)->tp_name);
     return 0;
 }
 
@@ -96,9 +93,8 @@ static PyObject *cache_get(TextCache *self, PyObject *text) {
 
 /* find(texts) -> what is kept of each, None for nothing */
 static PyObject *cache_find(TextCache *self, PyObject *texts) {
-    if (!PyList_CheckExact(texts)) {
-        return PyErr_Format(PyExc_TypeError, "texts are a list, not %.80s", Py_TYPE(texts)->tp_name);
-    }
+    REFUSE_OR_NULL(!PyList_CheckExact(texts), PyExc_TypeError, "texts are a list, not %.80s",
+                   Py_TYPE(texts)->tp_name);
     PyObject *found = PyList_New(0);
     for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(texts); i++) {
         PyObject *text = Py_NewRef(PyList_GET_ITEM(texts, i));

@@ -74,9 +74,8 @@ int lengths_learn(Lengths *self, const Forecast *foreseen, long long tokens) {
 
 /* Find families by blocks of this size; those known are forgotten. -1 with ValueError set. */
 static int set_block_size(Lengths *self, long long block_size) {
-    if (block_size < 1) {
-        return set_error(PyExc_ValueError, "block_size is %lld, it must be at least 1", block_size);
-    }
+    REFUSE(block_size < 1, PyExc_ValueError, "block_size is %lld, it must be at least 1",
+           block_size);
     for (int i = 0; i < FAMILIES; i++) {
         self->depths[i] = (family_tokens[i] - 1) / block_size + 1;
     }
@@ -109,21 +108,16 @@ static PyObject *lengths_forecast_method(Lengths *self, PyObject *hashes) {
 
 /* Read the pairs that `forecast` made; -1 with an error set. */
 static int read_families(PyObject *pairs, Forecast *out) {
-    if (PyTuple_GET_SIZE(pairs) > FAMILIES) {
-        return set_error(PyExc_ValueError, "a prompt has at most %d families, not %zd", FAMILIES,
-                         PyTuple_GET_SIZE(pairs));
-    }
+    REFUSE(PyTuple_GET_SIZE(pairs) > FAMILIES, PyExc_ValueError,
+           "a prompt has at most %d families, not %zd", FAMILIES, PyTuple_GET_SIZE(pairs));
     out->families = (int)PyTuple_GET_SIZE(pairs);
     for (int i = 0; i < out->families; i++) {
         PyObject *pair = PyTuple_GET_ITEM(pairs, i);
-        if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
-            return set_error(PyExc_TypeError, "a family is a tuple of its tokens and its hash");
-        }
+        REFUSE(!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2, PyExc_TypeError,
+               "a family is a tuple of its tokens and its hash");
         out->family[i].tokens = PyLong_AsLongLong(PyTuple_GET_ITEM(pair, 0));
         out->family[i].key = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(pair, 1));
-        if (PyErr_Occurred()) {
-            return -1;
-        }
+        TRY(no_error());
     }
     return 0;
 }
@@ -174,10 +168,8 @@ static PyObject *lengths_new(NEW_ARGUMENTS) {
     long long block_size, most;
     TRY_OR_NULL(READ_NEW("OutputLengths", "OOLL", "forecast statistics block_size max_families",
                          &forecast, &statistics, &block_size, &most));
-    if (most < 0 || most > MOST_FAMILIES) {
-        return PyErr_Format(PyExc_ValueError, "max_families is %lld, it must be from 0 to %u", most,
-                            MOST_FAMILIES);
-    }
+    REFUSE_OR_NULL(most < 0 || most > MOST_FAMILIES, PyExc_ValueError,
+                   "max_families is %lld, it must be from 0 to %u", most, MOST_FAMILIES);
     Lengths *self = (Lengths *)type->tp_alloc(type, 0);
     NEED_OR_NULL(self);
     self->forecast_type = Py_NewRef(forecast);

@@ -50,9 +50,7 @@ static PyObject *speeds_prefill_ratio(Speeds *self, PyObject *worker) {
 /* Look up without making; 0 with an error set. */
 static int look_up(Speeds *self, PyObject *worker, WorkerSpeed **known) {
     *known = NULL;
-    if (!is_name(worker)) {
-        return 0;
-    }
+    EXPECT(is_name(worker));
     *known = (WorkerSpeed *)PyDict_GetItemWithError(self->workers, worker);
     return *known != NULL || !PyErr_Occurred();
 }
@@ -97,9 +95,7 @@ static PyObject *speeds_take_output(Speeds *self, NAMED_ARGUMENTS) {
     double elapsed_s;
     TRY_OR_NULL(READ("output", "ULd", "worker tokens elapsed_s", &worker, &tokens, &elapsed_s));
     WorkerSpeed *known = tokens < 1 ? NULL : speeds_worker(self, worker);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
+    TRY_OR_NULL(no_error());
     speeds_output(self, known, tokens, elapsed_s);
     Py_RETURN_NONE;
 }

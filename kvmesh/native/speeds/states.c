@@ -38,9 +38,8 @@ static PyObject *state_loads(WorkerState *self, void *Py_UNUSED(closure)) {
 }
 
 static int state_set_loads(WorkerState *self, PyObject *value, void *Py_UNUSED(closure)) {
-    if (value == NULL || !Py_IS_TYPE(value, &loads_type)) {
-        return set_error(PyExc_TypeError, "a worker's loads are a Loads");
-    }
+    REFUSE(value == NULL || !Py_IS_TYPE(value, &loads_type), PyExc_TypeError,
+           "a worker's loads are a Loads");
     Py_SETREF(self->loads, (Loads *)Py_NewRef(value));
     return 0;
 }

@@ -127,9 +127,8 @@ int frozen_keep_some(Frozen *self, uint32_t number, uint32_t most) {
     Shard *shard = self->table->shards + number;
     Segment *segment;
     uint32_t kept = 0;
-    if (!self->open) {
-        return set_error(PyExc_ValueError, "the view is closed: what it has not read may be another");
-    }
+    REFUSE(!self->open, PyExc_ValueError,
+           "the view is closed: what it has not read may be another");
     uint64_t left = 0; /* room for them is made once: to copy 16 MB to more of it takes 10 ms */
     for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
         left += needs(self, number, segment) ? segment->used : 0;

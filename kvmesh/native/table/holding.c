@@ -36,18 +36,15 @@ static PyObject *holding_digest(Holding *self, void *Py_UNUSED(closure)) {
 }
 
 static int refuse_no_int(PyObject *value) {
-    if (value == NULL || !PyLong_Check(value)) {
-        return set_error(PyExc_TypeError, "what a worker holds is counted in ints");
-    }
+    REFUSE(value == NULL || !PyLong_Check(value), PyExc_TypeError,
+           "what a worker holds is counted in ints");
     return 0;
 }
 
 static int holding_set_blocks(Holding *self, PyObject *value, void *Py_UNUSED(closure)) {
     TRY(refuse_no_int(value));
     long long blocks = PyLong_AsLongLong(value);
-    if (blocks == -1 && PyErr_Occurred()) {
-        return -1;
-    }
+    TRY(no_error());
     self->blocks = blocks;
     return 0;
 }

@@ -14,9 +14,7 @@ typedef struct {
 } Loader;
 
 PyObject *table_loader(Table *self, PyObject *masks) {
-    if (!PyList_Check(masks)) {
-        return PyErr_Format(PyExc_TypeError, "masks are a list");
-    }
+    REFUSE_OR_NULL(!PyList_Check(masks), PyExc_TypeError, "masks are a list");
     Loader *loader = PyObject_New(Loader, &loader_type);
     NEED_OR_NULL(loader);
     size_t count = (size_t)PyList_GET_SIZE(masks) + 1;

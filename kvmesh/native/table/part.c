@@ -85,9 +85,7 @@ static void close_making(Making *self) {
 static int open_numbers(Source *self) {
     size_t sets = self->frozen->table->sets.used;
     self->known = PyMem_Malloc(sets * sizeof *self->known);
-    if (self->known == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(self->known);
     memset(self->known, 0xFF, sets * sizeof *self->known);
     return 0;
 }
@@ -156,9 +154,7 @@ static int open_rows(Making *self) {
     }
     self->rows = PyMem_Malloc(((size_t)first->count + second->count + 1) * sizeof *self->rows);
     self->places = self->rows == NULL ? NULL : PyMem_Calloc(self->room, sizeof *self->places);
-    if (self->places == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(self->places);
     return 0;
 }
 
@@ -412,9 +408,7 @@ static int prepare(Part *self) {
 }
 
 static PyObject *part_prepare(Part *self, PyObject *Py_UNUSED(nothing)) {
-    if (self->step > NUMBERING) {
-        return PyErr_Format(PyExc_ValueError, "the part is prepared");
-    }
+    REFUSE_OR_NULL(self->step > NUMBERING, PyExc_ValueError, "the part is prepared");
     int done = prepare(self);
     if (done < 0) {
         return NULL;
@@ -458,9 +452,7 @@ static PyObject *write_some(Part *self) {
 }
 
 static PyObject *part_piece(Part *self, PyObject *Py_UNUSED(nothing)) {
-    if (self->step < KEYS) {
-        return PyErr_Format(PyExc_ValueError, "the part is not prepared");
-    }
+    REFUSE_OR_NULL(self->step < KEYS, PyExc_ValueError, "the part is not prepared");
     if (self->step == DONE) {
         Py_RETURN_NONE;
     }

@@ -179,18 +179,14 @@ PyObject *mask_int(const uint64_t *words, uint32_t size) {
 
 int mask_read(PyObject *object, Mask *mask) {
     *mask = (Mask){NULL, 0};
-    if (!PyLong_Check(object)) {
-        return set_error(PyExc_TypeError, "a mask is an int, not %.100s", Py_TYPE(object)->tp_name);
-    }
+    REFUSE(!PyLong_Check(object), PyExc_TypeError, "a mask is an int, not %.100s",
+           Py_TYPE(object)->tp_name);
     size_t bits = _PyLong_NumBits(object);
-    if (_PyLong_Sign(object) < 0 || bits > MAX_SLOT) {
-        return set_error(PyExc_ValueError, "a mask is not below 0 and has at most %u bits", MAX_SLOT);
-    }
+    REFUSE(_PyLong_Sign(object) < 0 || bits > MAX_SLOT, PyExc_ValueError,
+           "a mask is not below 0 and has at most %u bits", MAX_SLOT);
     uint32_t size = (uint32_t)((bits + 63) / 64);
     mask->words = PyMem_Calloc(size ? size : 1, sizeof *mask->words);
-    if (mask->words == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(mask->words);
     mask->size = size;
 #if PY_VERSION_HEX >= 0x030D0000
     int failed = _PyLong_AsByteArray((PyLongObject *)object, (unsigned char *)mask->words,

@@ -254,9 +254,7 @@ enum { SPANNING, COUNTING, PLACING };
 int sorting_open(Sorting *self, Entry *entries, uint32_t count) {
     *self = (Sorting){.from = entries, .count = count, .least = UINT64_MAX};
     self->to = PyMem_Malloc(((size_t)count + 1) * sizeof *self->to);
-    if (self->to == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(self->to);
     return 0;
 }
 

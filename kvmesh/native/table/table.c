@@ -9,9 +9,8 @@
 #define AHEAD 16
 
 int read_block(PyObject *object, uint64_t *block) {
-    if (!PyLong_Check(object)) {
-        return set_error(PyExc_TypeError, "a block is an int, not %.100s", Py_TYPE(object)->tp_name);
-    }
+    REFUSE(!PyLong_Check(object), PyExc_TypeError, "a block is an int, not %.100s",
+           Py_TYPE(object)->tp_name);
     *block = PyLong_AsUnsignedLongLong(object);
     if (*block == UINT64_MAX && PyErr_Occurred()) {
         if (!PyErr_ExceptionMatches(PyExc_OverflowError)) {

@@ -70,10 +70,8 @@ static int next_field(const Message *message, Span *rest, Field *field) {
     field->value = 0;
     field->number = tag >> 3;
     field->wire = (int)(tag & 7);
-    if (field->number == 0 || field->number > MOST_NUMBER) {
-        return set_error(message->error, "byte %zd: field number %llu is none", begin,
-                    (unsigned long long)field->number);
-    }
+    REFUSE(field->number == 0 || field->number > MOST_NUMBER, message->error,
+           "byte %zd: field number %llu is none", begin, (unsigned long long)field->number);
     switch (field->wire) {
     case VARINT:
         return read_varint(message, rest, &field->value) < 0 ? -1 : 1;
@@ -89,10 +87,9 @@ static int next_field(const Message *message, Span *rest, Field *field) {
     default:
         return set_error(message->error, "byte %zd: wire type %d is not known", begin, field->wire);
     }
-    if (size > (uint64_t)(rest->end - rest->at)) {
-        return set_error(message->error, "byte %zd: field %llu is longer than its message", begin,
-                    (unsigned long long)field->number);
-    }
+    REFUSE(size > (uint64_t)(rest->end - rest->at), message->error,
+           "byte %zd: field %llu is longer than its message", begin,
+           (unsigned long long)field->number);
     field->span.at = rest->at;
     rest->at += (Py_ssize_t)size;
     field->span.end = rest->at;
@@ -478,24 +475,18 @@ static PyObject *read_message(const Message *message, Span rest, PyObject *const
     if (more < 0) {
         return NULL;
     }
-    if (kind < 0) {
-        return PyErr_Format(message->error,
-                            "a message of %zd bytes has neither headers nor body: skip it", size);
-    }
+    REFUSE_OR_NULL(kind < 0, message->error,
+                   "a message of %zd bytes has neither headers nor body: skip it", size);
     return make_received(message, kind, span, types, beside);
 }
 
 static PyObject *read_extproc(PyObject *Py_UNUSED(module), ARGUMENTS) {
-    if (nargs != 2 || !PyTuple_CheckExact(args[0]) || PyTuple_GET_SIZE(args[0]) != TYPES ||
-        !PyBytes_CheckExact(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "read_extproc takes a tuple of 8 types, and bytes");
-        return NULL;
-    }
+    REFUSE_OR_NULL(nargs != 2 || !PyTuple_CheckExact(args[0]) || PyTuple_GET_SIZE(args[0]) != TYPES
+                   || !PyBytes_CheckExact(args[1]), PyExc_TypeError,
+                   "read_extproc takes a tuple of 8 types, and bytes");
     PyObject *const *types = &PyTuple_GET_ITEM(args[0], 0);
-    if (!PyExceptionClass_Check(types[ERROR_TYPE])) {
-        PyErr_SetString(PyExc_TypeError, "the last of the types is no exception");
-        return NULL;
-    }
+    REFUSE_OR_NULL(!PyExceptionClass_Check(types[ERROR_TYPE]), PyExc_TypeError,
+                   "the last of the types is no exception");
     Message message = {(const unsigned char *)PyBytes_AS_STRING(args[1]), types[ERROR_TYPE]};
     Beside beside = {NULL, NULL, NULL, NULL};
     PyObject *found = read_message(&message, (Span){0, PyBytes_GET_SIZE(args[1])}, types, &beside);

@@ -42,14 +42,11 @@ static Py_ssize_t size_of(PyObject *headers) {
     Py_ssize_t size = 0;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(headers); i++) {
         PyObject *header = PySequence_Fast_GET_ITEM(headers, i);
-        if (!is_pair(header)) {
-            return set_error(PyExc_TypeError, "a header is a tuple of two bytes, not %.100R", header);
-        }
+        REFUSE(!is_pair(header), PyExc_TypeError, "a header is a tuple of two bytes, not %.100R",
+               header);
         size += PyBytes_GET_SIZE(PyTuple_GET_ITEM(header, 0)) +
                 PyBytes_GET_SIZE(PyTuple_GET_ITEM(header, 1));
-        if (size > INT32_MAX) {
-            return set_error(PyExc_OverflowError, "headers of 2 GiB");
-        }
+        REFUSE(size > INT32_MAX, PyExc_OverflowError, "headers of 2 GiB");
     }
     return size;
 }
@@ -145,9 +142,7 @@ static PyObject *head_headers(Head *self, PyObject *Py_UNUSED(unused)) {
 }
 
 static PyObject *head_get(Head *self, PyObject *name) {
-    if (!PyBytes_Check(name)) {
-        return PyErr_Format(PyExc_TypeError, "a name is bytes, not %.100R", name);
-    }
+    REFUSE_OR_NULL(!PyBytes_Check(name), PyExc_TypeError, "a name is bytes, not %.100R", name);
     const char *text = PyBytes_AS_STRING(name);
     size_t size = (size_t)PyBytes_GET_SIZE(name);
     uint32_t hash = name_hash(text, size);
@@ -160,10 +155,7 @@ static PyObject *head_get(Head *self, PyObject *name) {
 }
 
 static const Names *read_names(PyObject *given) {
-    if (!Py_IS_TYPE(given, &names_type)) {
-        PyErr_Format(PyExc_TypeError, "Names, not %.100R", given);
-        return NULL;
-    }
+    REFUSE_OR_NULL(!Py_IS_TYPE(given, &names_type), PyExc_TypeError, "Names, not %.100R", given);
     return (const Names *)given;
 }
 
@@ -313,21 +305,17 @@ static void enter_name(Names *self, PyObject *name) {
 static int fill_names(Names *self, PyObject *names) {
     Py_ssize_t count = PySequence_Fast_GET_SIZE(names), room = 4;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (!PyBytes_CheckExact(PySequence_Fast_GET_ITEM(names, i))) {
-            return set_error(PyExc_TypeError, "names of headers are bytes");
-        }
+        REFUSE(!PyBytes_CheckExact(PySequence_Fast_GET_ITEM(names, i)), PyExc_TypeError,
+               "names of headers are bytes");
     }
-    if (count > MOST_NAMES) {
-        return set_error(PyExc_ValueError, "at most %d names", MOST_NAMES);
-    }
+    REFUSE(count > MOST_NAMES, PyExc_ValueError, "at most %d names", MOST_NAMES);
     while (room < 4 * count) {
         room *= 2;
     }
     self->names = PyMem_Calloc((size_t)room, sizeof *self->names);
     self->hashes = PyMem_Calloc((size_t)room, sizeof *self->hashes);
-    if (self->names == NULL || self->hashes == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(self->names);
+    NEED_MEMORY(self->hashes);
     self->mask = (uint32_t)room - 1;
     for (Py_ssize_t i = 0; i < count; i++) {
         enter_name(self, PySequence_Fast_GET_ITEM(names, i));

@@ -115,9 +115,8 @@ static PyObject *feed_piece(EventStream *self, PyObject *data) {
 }
 
 static PyObject *stream_feed(EventStream *self, PyObject *data) {
-    if (!PyBytes_CheckExact(data)) {
-        return PyErr_Format(PyExc_TypeError, "bytes, not %.50s", Py_TYPE(data)->tp_name);
-    }
+    REFUSE_OR_NULL(!PyBytes_CheckExact(data), PyExc_TypeError, "bytes, not %.50s",
+                   Py_TYPE(data)->tp_name);
     PyObject *passed = feed_piece(self, data);
     if (self->keeper == NULL || passed == NULL || !PyBytes_CheckExact(passed)) {
         return passed;
@@ -170,10 +169,8 @@ static PyObject *take_by_twin(EventStream *self, PyObject *const *args) {
 
 static PyObject *stream_take(EventStream *self, ARGUMENTS) {
     static const char last_chunk[] = "0\r\n\r\n";
-    if (nargs != 2 || !PyBytes_CheckExact(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "take takes bytes and whether they may end");
-        return NULL;
-    }
+    REFUSE_OR_NULL(nargs != 2 || !PyBytes_CheckExact(args[0]), PyExc_TypeError,
+                   "take takes bytes and whether they may end");
     const char *at = PyBytes_AS_STRING(args[0]), *end = at + PyBytes_GET_SIZE(args[0]);
     int may_end = PyObject_IsTrue(args[1]);
     if (may_end < 0) {
@@ -222,13 +219,11 @@ static PyObject *stream_keep(EventStream *self, NAMED_ARGUMENTS) {
     long long most_bytes;
     int strip, marking = 0;
     TRY_OR_NULL(READ("keep", "Np|p", "most_bytes strip marking", &most_bytes, &strip, &marking));
-    if (most_bytes < 0) {
-        return PyErr_Format(PyExc_ValueError, "%lld bytes to keep: none are fewer", most_bytes);
-    }
-    if (self->keeper != NULL || self->tokens > 0 || self->held != NULL || self->done || self->twin != NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "a stream that has begun, or is kept already");
-        return NULL;
-    }
+    REFUSE_OR_NULL(most_bytes < 0, PyExc_ValueError, "%lld bytes to keep: none are fewer",
+                   most_bytes);
+    REFUSE_OR_NULL(self->keeper != NULL || self->tokens > 0 || self->held != NULL || self->done ||
+                   self->twin != NULL, PyExc_RuntimeError,
+                   "a stream that has begun, or is kept already");
     most_bytes = most_bytes > MOST_KEPT ? MOST_KEPT : most_bytes;
     self->most_held = MOST_HELD + ID_TEXT_PER_BYTE * (Py_ssize_t)most_bytes;
     self->keeper = keeper_new((Py_ssize_t)most_bytes, strip, marking, self->most_held);
@@ -239,10 +234,7 @@ static PyObject *get_kept(EventStream *self, void *Py_UNUSED(closure)) {
     if (self->keeper == NULL) {
         Py_RETURN_NONE;
     }
-    if (self->kept == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "a stream that was collected");
-        return NULL;
-    }
+    REFUSE_OR_NULL(self->kept == NULL, PyExc_RuntimeError, "a stream that was collected");
     PyObject *make = Py_NewRef(self->kept), *told = keeper_tell(self->keeper, make);
     Py_DECREF(make);
     return told;

@@ -3,10 +3,8 @@
 
 /* Return a new reference to the twin. */
 PyObject *stream_twin(EventStream *self) {
-    if (self->twin == NULL && self->make == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "a stream that was collected");
-        return NULL;
-    }
+    REFUSE_OR_NULL(self->twin == NULL && self->make == NULL, PyExc_RuntimeError,
+                   "a stream that was collected");
     if (self->twin == NULL) {
         PyObject *make = Py_NewRef(self->make), *twin = PyObject_CallNoArgs(make);
         Py_DECREF(make);

@@ -278,9 +278,8 @@ static PyObject *finish(const Line *line, Head *head, const char *data, Py_ssize
 
 static PyObject *take_request(PyObject *Py_UNUSED(module), ARGUMENTS) {
     Py_ssize_t most[4];
-    if (nargs != 5 || !PyBytes_Check(args[0])) {
-        return PyErr_Format(PyExc_TypeError, "take_request takes bytes and 4 limits");
-    }
+    REFUSE_OR_NULL(nargs != 5 || !PyBytes_Check(args[0]), PyExc_TypeError,
+                   "take_request takes bytes and 4 limits");
     TRY_OR_NULL(read_limits(args + 1, 4, most));
     const char *data = PyBytes_AS_STRING(args[0]);
     Py_ssize_t size = PyBytes_GET_SIZE(args[0]);
@@ -326,9 +325,8 @@ static int read_status(const char **at, const char *end) {
 
 static PyObject *take_answer(PyObject *Py_UNUSED(module), ARGUMENTS) {
     Py_ssize_t most[3];
-    if (nargs != 4 || !PyBytes_Check(args[0])) {
-        return PyErr_Format(PyExc_TypeError, "take_answer takes bytes and 3 limits");
-    }
+    REFUSE_OR_NULL(nargs != 4 || !PyBytes_Check(args[0]), PyExc_TypeError,
+                   "take_answer takes bytes and 3 limits");
     TRY_OR_NULL(read_limits(args + 1, 3, most));
     const char *at = PyBytes_AS_STRING(args[0]), *data = at;
     Py_ssize_t size = PyBytes_GET_SIZE(args[0]);
