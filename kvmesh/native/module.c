@@ -26,7 +26,6 @@
 /* What has to be prepared before any type is. */
 static int (*const preparations[])(void) = {
     names_ready,
-    asked_names_ready,
     hashed_ready,
     hpack_ready,
     mixing_ready,

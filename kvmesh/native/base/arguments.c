@@ -109,6 +109,13 @@ static inline const char *convert(char letter, PyObject *given, void *to) {
     }
 }
 
+int read_attribute(PyObject *object, PyObject *name, char type, void *number) {
+    PyObject *given = PyObject_GetAttr(object, name);
+    int failed = given == NULL || convert(type, given, number) != NULL ? -1 : 0;
+    Py_XDECREF(given);
+    return failed;
+}
+
 /* Read `count` arguments, NULL for those left out; `named`: they may be beyond $. */
 static int convert_all(const Call *call, PyObject *const *given, Py_ssize_t count, int named,
                        va_list places) {

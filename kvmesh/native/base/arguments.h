@@ -42,6 +42,9 @@ int read_new(PyObject *args, PyObject *keywords, const char *function, const cha
 #define READ_PLACED(...) read_arguments(args, nargs, NULL, __VA_ARGS__)
 #define READ_NEW(...) read_new(args, keywords, __VA_ARGS__)
 
+/* Read an attribute as one of the numbers above; -1 with an error set. */
+int read_attribute(PyObject *object, PyObject *name, char type, void *number);
+
 /* Read an int of any size as a long long, the nearest one; -1 with TypeError set. */
 static inline int read_amount(PyObject *given, long long *number) {
     int overflow;

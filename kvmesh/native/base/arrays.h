@@ -16,6 +16,27 @@ int array_resize(void *place, size_t count, size_t size, void *(*resize)(void *,
 #define RAW_RESIZE(array, count) \
     array_resize(&(array), (size_t)(count), sizeof *(array), PyMem_RawRealloc)
 
+/* Give a full array twice its room, which is `least` at first; 0, or -1 with MemoryError set. */
+#define GROW_BY(resize, array, count, room, least) \
+    ((count) < (room) ? 0 \
+     : resize(array, (room) ? 2 * (size_t)(room) : (least)) < 0 ? -1 \
+     : ((room) = (room) ? 2 * (room) : (least), 0))
+#define GROW(...) GROW_BY(RESIZE, __VA_ARGS__)
+#define RAW_GROW(...) GROW_BY(RAW_RESIZE, __VA_ARGS__)
+
+/* Set `low` to the first place before `high` of which a condition on `middle` does not hold, or to
+ * `high`: it holds of all places before.
+ */
+#define BISECT(low, high, condition) \
+    while ((low) < (high)) { \
+        Py_ssize_t middle = ((low) + (high)) >> 1; \
+        if (condition) { \
+            (low) = middle + 1; \
+        } else { \
+            (high) = middle; \
+        } \
+    }
+
 typedef struct {
     uint64_t *items;
     Py_ssize_t count, room;

@@ -83,14 +83,28 @@ static inline PyObject *made_or_null(void *made) {
 #define FREE_ALL(...) CALL_EACH(PyMem_Free, __VA_ARGS__)
 #define RAW_FREE_ALL(...) CALL_EACH(PyMem_RawFree, __VA_ARGS__)
 
+/* Append to a list what was made, or put it in a dict, whose references are taken; -1 with an error set,
+ * which may be why it was not made.
+ */
+static inline int list_add(PyObject *list, PyObject *made) {
+    int failed = made == NULL ? -1 : PyList_Append(list, made);
+    Py_XDECREF(made);
+    return failed;
+}
+
+static inline int dict_add(PyObject *dict, PyObject *key, PyObject *made) {
+    int failed = key == NULL || made == NULL ? -1 : PyDict_SetItem(dict, key, made);
+    XDECREF_ALL(key, made);
+    return failed;
+}
+
 /* Append what was made to a list that is being made, or put it in its place in a new list or tuple;
  * NULL, with an error set: the list is dropped. Takes the reference.
  */
 static inline void append_made(PyObject **list, PyObject *made) {
-    if (made == NULL || PyList_Append(*list, made) < 0) {
+    if (list_add(*list, made) < 0) {
         Py_CLEAR(*list);
     }
-    Py_XDECREF(made);
 }
 
 static inline void set_made(PyObject **row, Py_ssize_t place, PyObject *made) {

@@ -17,6 +17,35 @@
 #define METHOD_KEYWORDS(name, function) \
     {name, AS_FUNCTION(function), METH_FASTCALL | METH_KEYWORDS, NULL}
 
+/* The members of a PyMemberDef's table that are named as their fields, all of one kind. */
+#define STRUCT_OF(struct_, kind, flags) struct_
+#define KIND_OF(struct_, kind, flags) kind
+#define FLAGS_OF(struct_, kind, flags) flags
+#define FIELD_OF(with, name) \
+    {#name, KIND_OF with, offsetof(STRUCT_OF with, name), FLAGS_OF with, NULL},
+#define FIELDS(struct_, kind, flags, ...) EACH(FIELD_OF, (struct_, kind, flags), __VA_ARGS__)
+
+/* Functions of a type for which these of its fields are all that it owns: what lets go of one, of one
+ * that the collector visits, after a statement if there is more to do, and what the collector visits.
+ */
+#define DROP_FIELD(with, name) Py_XDECREF(self->name);
+#define VISIT_FIELD(with, name) Py_VISIT(self->name);
+#define DEALLOC_AFTER(struct_, prefix, statement, ...) \
+    static void prefix##_dealloc(struct_ *self) { \
+        statement; \
+        EACH(DROP_FIELD, , __VA_ARGS__) \
+        Py_TYPE(self)->tp_free((PyObject *)self); \
+    }
+#define DEALLOC(struct_, prefix, ...) DEALLOC_AFTER(struct_, prefix, , __VA_ARGS__)
+#define GC_DEALLOC_AFTER(struct_, prefix, statement, ...) \
+    DEALLOC_AFTER(struct_, prefix, PyObject_GC_UnTrack(self); statement, __VA_ARGS__)
+#define GC_DEALLOC(struct_, prefix, ...) GC_DEALLOC_AFTER(struct_, prefix, , __VA_ARGS__)
+#define TRAVERSE(struct_, prefix, ...) \
+    static int prefix##_traverse(struct_ *self, visitproc visit, void *arg) { \
+        EACH(VISIT_FIELD, , __VA_ARGS__) \
+        return 0; \
+    }
+
 /* The slots that each type has, then those of one that Python calls, of one that the collector
  * visits, of one that only C makes, and of one that holds nothing.
  */

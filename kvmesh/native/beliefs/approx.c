@@ -16,14 +16,7 @@
 /* Return where what ends then is, or would be, among the ends. */
 static Py_ssize_t place_of(const Approx *self, double until) {
     Py_ssize_t low = self->first_end, high = self->first_end + self->end_count;
-    while (low < high) {
-        Py_ssize_t middle = (low + high) >> 1;
-        if (self->ends[middle].until < until) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    BISECT(low, high, self->ends[middle].until < until);
     return low;
 }
 
@@ -45,9 +38,7 @@ static int reserve_holder(Approx *self, double until) {
             end->first = 0;
             return 0;
         }
-        TRY(RAW_RESIZE(end->holders, (size_t)end->room * 2));
-        end->room *= 2;
-        return 0;
+        return RAW_GROW(end->holders, end->room, end->room, FIRST_HOLDERS);
     }
     if (self->first_end + self->end_count == self->end_room) {
         if (self->first_end > self->end_count) {
@@ -55,9 +46,7 @@ static int reserve_holder(Approx *self, double until) {
                     (size_t)self->end_count * sizeof *self->ends);
             self->first_end = 0;
         } else {
-            Py_ssize_t room = self->end_room ? self->end_room * 2 : 8;
-            TRY(RAW_RESIZE(self->ends, room));
-            self->end_room = room;
+            TRY(RAW_GROW(self->ends, self->end_room, self->end_room, 8));
         }
     }
     return self->spare == NULL ? RAW_RESIZE(self->spare, FIRST_HOLDERS) : 0;

@@ -35,10 +35,7 @@ static PyObject *approx_new(NEW_ARGUMENTS) {
     self->statistics = Py_NewRef(statistics);
     self->leases = PyDict_New();
     self->table = self->leases == NULL ? NULL : (Table *)PyObject_CallNoArgs((PyObject *)&table_type);
-    if (self->table == NULL) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
+    return made_or_null(self);
 }
 
 static int approx_traverse(Approx *self, visitproc visit, void *arg) {
@@ -64,12 +61,7 @@ static int approx_forget(Approx *self) {
     return 0;
 }
 
-static void approx_dealloc(Approx *self) {
-    PyObject_GC_UnTrack(self);
-    approx_free(self);
-    CLEAR_ALL(self->leases, self->table, self->statistics);
-    Py_TYPE(self)->tp_free(self);
-}
+GC_DEALLOC_AFTER(Approx, approx, approx_free(self), leases, table, statistics)
 
 /* Read a sequence of u64s; -1 with TypeError or OverflowError set. Close it even then. */
 static int read_sequence(GivenU64s *self, PyObject *hashes) {
@@ -227,10 +219,7 @@ static int search(Approx *self, PyObject *hashes, const uint64_t *live, Drops *f
     Py_ssize_t blocks = 0;
     int keeps = self->keeps, failed;
     if (keeps != KEEP_ALL) {
-        PyObject *count = PyObject_GetAttr(hashes, interned.blocks);
-        blocks = count == NULL ? -1 : PyLong_AsSsize_t(count);
-        Py_XDECREF(count);
-        TRY(no_error());
+        TRY(read_attribute(hashes, interned.blocks, 'n', &blocks));
     }
     if (!approx_keeps_all(keeps, blocks)) {
         ThinnedPrompt prompt = {
@@ -299,12 +288,10 @@ static PyObject *approx_statistics(Approx *self, PyObject *Py_UNUSED(nothing)) {
 }
 
 static PyMemberDef members[] = {
-    {"ttl_s", T_DOUBLE, offsetof(Approx, ttl_s), 0, "How long a prompt counts, seconds."},
-    {"next_end", T_DOUBLE, offsetof(Approx, next_end), READONLY,
-     "Before it there is nothing to expire."},
-    {"changes", T_ULONGLONG, offsetof(Approx, changes), READONLY,
-     "Moves whenever a slot is given to a worker or taken from one."},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(Approx, T_DOUBLE, 0, ttl_s)
+    FIELDS(Approx, T_DOUBLE, READONLY, next_end)
+    FIELDS(Approx, T_ULONGLONG, READONLY, changes)
+    {NULL},
 };
 
 static PyMethodDef methods[] = {

@@ -166,21 +166,11 @@ static void tree_forget_followers(Tree *self, Believed *entry) {
 void tree_drop(Tree *self, Believed *entry) {
     tree_forget_followers(self, entry);
     Part *part = self->parts + part_of(self, mixed(entry->block));
-    uint32_t last = part->room - 1, at = (uint32_t)(entry - part->entries), next = at;
-    /* Entries behind the gap close it, unless that put one before its home. */
-    for (;;) {
-        next = (next + 1) & last;
-        const Believed *other = part->entries + next;
-        if (!is_used(other)) {
-            break;
-        }
-        uint32_t home = home_of(self, part, mixed(other->block));
-        if (((next - home) & last) >= ((next - at) & last)) {
-            part->entries[at] = *other;
-            at = next;
-        }
-    }
-    part->entries[at] = (Believed){0};
+    uint64_t last = part->room - 1, hole = (uint64_t)(entry - part->entries);
+    CLOSE_HOLE(hole, last, !is_used(part->entries + at),
+               home_of(self, part, mixed(part->entries[at].block)),
+               part->entries[hole] = part->entries[at]);
+    part->entries[hole] = (Believed){0};
     part->used--;
     self->used--;
     if (part->used < part->room / 8 && part->room > SMALLEST) {

@@ -81,14 +81,7 @@ static Py_ssize_t place_of(const Leases *self, double until) {
     if (self->due_count && self->dues[high - 1].until < until) {
         return high; /* the usual new one */
     }
-    while (low < high) {
-        Py_ssize_t middle = (low + high) >> 1;
-        if (self->dues[middle].until < until) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    BISECT(low, high, self->dues[middle].until < until);
     return low;
 }
 
@@ -103,10 +96,7 @@ static int reserve_due(Leases *self) {
         self->first_due = 0;
         return 0;
     }
-    Py_ssize_t room = self->due_room ? self->due_room * 2 : 4;
-    TRY(RAW_RESIZE(self->dues, room));
-    self->due_room = room;
-    return 0;
+    return RAW_GROW(self->dues, self->due_room, self->due_room, 4);
 }
 
 /* Return what ends then, with room for one more; NULL with MemoryError set. */
@@ -447,11 +437,7 @@ Leases *leases_make(uint32_t slot) {
     return self;
 }
 
-static void leases_dealloc(Leases *self) {
-    leases_clear(self);
-    Py_XDECREF(self->holding);
-    PyObject_Free(self);
-}
+DEALLOC_AFTER(Leases, leases, leases_clear(self), holding)
 
 PyTypeObject leases_type = {
     INNER_TYPE("Leases", Leases, leases),

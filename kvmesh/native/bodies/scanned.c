@@ -22,16 +22,10 @@ static PyObject *native_scan(PyObject *Py_UNUSED(module), ARGUMENTS) {
         Py_RETURN_NONE;
     }
     self->model = scan->model.at == NULL ? PyUnicode_New(0, 0) : scan_text(&scan->model);
-    if (self->model == NULL) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
+    return made_or_null(self);
 }
 
-static void scanned_dealloc(Scanned *self) {
-    XDECREF_ALL(self->body, self->model);
-    PyObject_Free(self);
-}
+DEALLOC(Scanned, scanned, body, model)
 
 static PyObject *scanned_messages(Scanned *self, void *Py_UNUSED(closure)) {
     if (!self->chat || !self->scan.plain) {
@@ -122,10 +116,9 @@ static PyObject *scanned_rest(Scanned *self, void *Py_UNUSED(closure)) {
 }
 
 static PyMemberDef members[] = {
-    {"count", T_PYSSIZET, offsetof(Scanned, scan.message_count), READONLY, "Messages of a chat."},
-    {"body", T_OBJECT, offsetof(Scanned, body), READONLY, "The bytes."},
-    {"model", T_OBJECT, offsetof(Scanned, model), READONLY, "Its name, or nothing."},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(Scanned, T_OBJECT, READONLY, body, model)
+    {"count", T_PYSSIZET, offsetof(Scanned, scan.message_count), READONLY, NULL},
+    {NULL},
 };
 
 static PyObject *scanned_urgency(Scanned *self, void *Py_UNUSED(closure)) {

@@ -1,4 +1,6 @@
 /* What was chosen is booked, and recorded. */
+#include "base/arguments.h"
+#include "base/names.h"
 #include "decide/decide.h"
 
 #include <math.h>
@@ -185,37 +187,21 @@ int enter(Decider *self, Placed *placed, PyObject *request_id, PyObject *tenant,
     return 0;
 }
 
-static int read_flag(PyObject *from, const char *name, int *flag) {
-    PyObject *value = PyObject_GetAttrString(from, name);
-    *flag = value == NULL ? -1 : PyObject_IsTrue(value);
-    Py_XDECREF(value);
-    return *flag < 0 ? -1 : 0;
-}
-
-static int read_count(PyObject *from, const char *name, long long *count) {
-    PyObject *value = PyObject_GetAttrString(from, name);
-    int failed = value == NULL || read_amount(value, count) < 0;
-    Py_XDECREF(value);
-    return failed ? -1 : 0;
-}
-
 /* Read a core.routing.decision.RouteRequest; `request->name` and `model` are owned then, perhaps NULL; -1
  * with an error set.
  */
 static int read_route(PyObject *from, Request *request) {
-    request->name = PyObject_GetAttrString(from, "request_id");
-    request->model = request->name == NULL ? NULL : PyObject_GetAttrString(from, "model");
+    request->name = PyObject_GetAttr(from, interned.request_id);
+    request->model = request->name == NULL ? NULL : PyObject_GetAttr(from, interned.model);
     NEED(request->model);
     REFUSE(!PyUnicode_CheckExact(request->name) || !PyUnicode_CheckExact(request->model),
            PyExc_TypeError, "a request's id and model are strs");
-    return read_count(from, "prompt_tokens", &request->prompt_tokens) < 0 ||
-                   read_count(from, "expected_output_tokens", &request->expected) < 0 ||
-                   read_count(from, "choices", &request->choices) < 0 ||
-                   read_flag(from, "streams", &request->streams) < 0 ||
-                   read_flag(from, "approximate", &request->approximate) < 0 ||
-                   read_flag(from, "prefilled", &request->prefilled) < 0
-               ? -1
-               : 0;
+    TRY(read_attribute(from, interned.prompt_tokens, 'N', &request->prompt_tokens));
+    TRY(read_attribute(from, interned.expected_output_tokens, 'N', &request->expected));
+    TRY(read_attribute(from, interned.choices, 'N', &request->choices));
+    TRY(read_attribute(from, interned.streams, 'p', &request->streams));
+    TRY(read_attribute(from, interned.approximate, 'p', &request->approximate));
+    return read_attribute(from, interned.prefilled, 'p', &request->prefilled);
 }
 
 /* book(record, request, packed hashes, course, inputs, now) -> Placed: what `choose` chose, not recorded */

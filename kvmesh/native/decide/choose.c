@@ -193,11 +193,7 @@ static Py_ssize_t draw_by_cost(Decider *self, Py_ssize_t count) {
     PyObject *costs = PyList_New(count);
     for (Py_ssize_t i = 0; costs != NULL && i < count; i++) {
         PyObject *cost = PyFloat_FromDouble(self->costs[self->ties[i]]);
-        if (cost == NULL) {
-            Py_CLEAR(costs);
-        } else {
-            PyList_SET_ITEM(costs, i, cost);
-        }
+        set_made(&costs, i, cost);
     }
     PyObject *drawn = costs == NULL ? NULL : PyObject_CallOneArg(self->by->draw, costs);
     Py_ssize_t place = drawn == NULL ? -1 : PyLong_AsSsize_t(drawn);
@@ -219,11 +215,7 @@ static PyObject *weigh(Decider *self, const Question *asked, Py_ssize_t first, P
                              ? NULL
                              : terms_tuple(state->worker, &terms);
         PyObject *pair = made == NULL ? NULL : Py_BuildValue("dN", self->costs[first + i], made);
-        if (pair == NULL) {
-            Py_CLEAR(weighed);
-        } else {
-            PyList_SET_ITEM(weighed, i, pair);
-        }
+        set_made(&weighed, i, pair);
     }
     return weighed;
 }

@@ -1,4 +1,6 @@
 /* Cohorts: which worker is behind which slot of the index, and what each has of a prompt. */
+#include "base/arguments.h"
+#include "base/names.h"
 #include "decide/decide.h"
 
 #define EXPIRED_AT_ONCE 4096 /* core.index.overlaps */
@@ -16,7 +18,7 @@ void cohort_clear(Cohort *cohort) {
 
 /* Return the index's view, a new reference, NULL with an error set. */
 static View *current_view(const Decider *self) {
-    PyObject *view = PyObject_GetAttr(self->index, asked_names.view);
+    PyObject *view = PyObject_GetAttr(self->index, interned.view);
     if (view == Py_None) {
         Py_DECREF(view);
         view = PyObject_CallMethod(self->index, "current_view", NULL);
@@ -221,9 +223,7 @@ static int note_drops(Decider *self, Question *question, const Drops *drops, con
 static int withhold(Decider *self, const View *view, int distrust) {
     uint32_t slots = view->live_words * 64;
     if (slots > self->withheld_room) {
-        Py_ssize_t *grown = PyMem_Realloc(self->withheld, slots * sizeof *grown);
-        NEED_MEMORY(grown);
-        self->withheld = grown;
+        TRY(RESIZE(self->withheld, slots));
         self->withheld_room = slots;
     }
     memset(self->withheld, 0, slots * sizeof *self->withheld);
@@ -296,11 +296,9 @@ int find_overlaps(Decider *self, Question *question, const Cohort *cohort, doubl
 /* May run anything: nothing borrowed of the state outlives it. */
 static int read_report(const WorkerState *state, PyObject *name, long long *number) {
     PyObject *report = Py_NewRef(state->report);
-    PyObject *value = PyObject_GetAttr(report, name);
-    *number = value == NULL ? -1 : PyLong_AsLongLong(value);
-    Py_XDECREF(value);
+    int failed = read_attribute(report, name, 'L', number);
     Py_DECREF(report);
-    return PyErr_Occurred() ? -1 : 0;
+    return failed;
 }
 
 /* core.index.overlaps.OverlapView.cached_blocks of one worker; -1 with an error set. */
@@ -335,8 +333,8 @@ typedef struct {
 static int look_up(const Decider *self, const WorkerState *state, Seen *seen) {
     long long used = 0;
     seen->cached = cached_blocks(self, state);
-    if (seen->cached < 0 || read_report(state, asked_names.used_blocks, &used) < 0 ||
-        read_report(state, asked_names.waiting_requests, &seen->waiting) < 0) {
+    if (seen->cached < 0 || read_report(state, interned.used_blocks, &used) < 0 ||
+        read_report(state, interned.waiting_requests, &seen->waiting) < 0) {
         return -1;
     }
     used = used > state->loads->active_blocks ? used : state->loads->active_blocks;

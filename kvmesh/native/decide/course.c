@@ -20,10 +20,7 @@ static int find_mode(PyObject *name) {
     return mode < MODES ? mode : -1;
 }
 
-static int course_traverse(Course *self, visitproc visit, void *arg) {
-    VISIT_ALL(self->formula, self->policy, self->maker, self->draw, self->price);
-    return 0;
-}
+TRAVERSE(Course, course, formula, policy, maker, draw, price)
 
 static int course_clear(Course *self) {
     CLEAR_ALL(self->formula, self->policy, self->maker, self->draw, self->price);
@@ -74,8 +71,8 @@ static PyObject *course_new(NEW_ARGUMENTS) {
 }
 
 static PyMemberDef course_members[] = {
-    {"uses_caches", T_INT, offsetof(Course, uses_caches), READONLY, "Whether caches count."},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(Course, T_INT, READONLY, uses_caches)
+    {NULL},
 };
 
 PyTypeObject course_type = {

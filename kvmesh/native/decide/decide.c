@@ -1,4 +1,5 @@
 /* The decision in one call: hashes, overlaps, costs, choice, booking, belief, record. */
+#include "base/names.h"
 #include "base/xxh3.h"
 #include "decide/decide.h"
 
@@ -17,23 +18,12 @@ static uint64_t clock_ns(void) {
     return (uint64_t)at.tv_sec * 1000000000U + (uint64_t)at.tv_nsec;
 }
 
-/* Return an array moved to where `wanted` items and half as many again have room; NULL with
- * MemoryError set, and the array as it was.
- */
-#define GROW(array, wanted) grow((void *)(array), (wanted), sizeof *(array))
-
+/* Room for what is wanted, and half as much again. */
 static inline Py_ssize_t room_for(Py_ssize_t wanted) { return wanted + wanted / 2; }
-
-static void *grow(void *array, Py_ssize_t wanted, size_t size) {
-    void *grown = PyMem_Realloc(array, (size_t)room_for(wanted) * size);
-    return grown == NULL ? PyErr_NoMemory() : grown;
-}
 
 static int make_hash_room(Decider *self, Py_ssize_t blocks) {
     if (blocks > self->hash_room) {
-        uint64_t *grown = GROW(self->hashes, blocks);
-        NEED(grown);
-        self->hashes = grown;
+        TRY(RESIZE(self->hashes, room_for(blocks)));
         self->hash_room = room_for(blocks);
     }
     return 0;
@@ -189,7 +179,7 @@ static Record *note_choice(Decider *self, const Request *request, const Question
     record->decided_s = request->now;
     record->maker = request->inputs == NULL
                         ? Py_NewRef(self->by->maker)
-                        : PyObject_GetAttr(request->inputs, asked_names.made);
+                        : PyObject_GetAttr(request->inputs, interned.made);
     if (record->maker == NULL ||
         (request->whole && keep_all(self, question, record, request->states) < 0)) {
         Py_CLEAR(record);
@@ -217,17 +207,12 @@ static int note_match(Decider *self, const Cohort *cohort, Request *request,
 
 /* Make room for as many workers; -1 with MemoryError set. */
 static int make_scratch(Decider *self, Py_ssize_t count) {
-    if (count <= self->cost_room) {
-        return 0;
+    if (count > self->cost_room) {
+        TRY(RESIZE(self->ties, room_for(count)));
+        TRY(RESIZE(self->names, room_for(count)));
+        TRY(RESIZE(self->costs, room_for(count)));
+        self->cost_room = room_for(count);
     }
-    Py_ssize_t *ties = GROW(self->ties, count);
-    self->ties = ties == NULL ? self->ties : ties;
-    PyObject **names = ties == NULL ? NULL : GROW(self->names, count);
-    self->names = names == NULL ? self->names : names;
-    double *costs = names == NULL ? NULL : GROW(self->costs, count);
-    NEED(costs);
-    self->costs = costs;
-    self->cost_room = room_for(count);
     return 0;
 }
 
@@ -260,7 +245,7 @@ static PyObject *ask_of_hashes(Request *request, const Question *question, PyObj
 /* Have the request decided by what its inputs say, if they do; -1 with an error set. */
 static int choose_course(Decider *self, Request *request, const Question *question,
                          PyObject **kept) {
-    PyObject *hook = hook_of(request, asked_names.course_of);
+    PyObject *hook = hook_of(request, interned.course_of);
     if (hook == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
@@ -296,7 +281,7 @@ static int note_prepared(const Asked *asked, WorkerState *state, PyObject *what)
 
 /* Note what workers have to bring or load first; -1 with an error set. */
 static int prepare(Request *request, Question *question) {
-    PyObject *hook = hook_of(request, asked_names.prepare);
+    PyObject *hook = hook_of(request, interned.prepare);
     if (hook == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
@@ -322,7 +307,7 @@ static int prepare(Request *request, Question *question) {
 
 /* Choose by cost, among those whom the request's inputs allow. */
 static Py_ssize_t choose_priced(Decider *self, const Request *request, const Question *question) {
-    PyObject *allow = hook_of(request, asked_names.allow);
+    PyObject *allow = hook_of(request, interned.allow);
     if (allow == NULL && PyErr_Occurred()) {
         return -1;
     }

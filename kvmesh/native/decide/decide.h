@@ -137,16 +137,6 @@ int decider_confirms(const Decider *self, PyObject *worker);
  */
 PyObject *decider_runners_up(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 
-/* Names of attributes that each request asks for. */
-typedef struct {
-    PyObject *view, *used_blocks, *waiting_requests, *course_of, *prepare, *allow, *made;
-} AskedNames;
-
-extern AskedNames asked_names;
-
-/* Prepare them, once; -1 with MemoryError set. */
-int asked_names_ready(void);
-
 /* Return the cohort of `states` with its slots, made when it is another one than before; NULL with an
  * error set. Borrowed until the next call.
  */

@@ -1,43 +1,32 @@
 /* The types Decider and Placed. */
+#include "base/shell.h"
 #include "decide/decide.h"
 
-#include <string.h>
-#include <structmember.h>
-
 /* What a decider owns. */
-static PyObject **decider_owned(Decider *self, size_t place) {
-    PyObject **owned[] = {
-        (PyObject **)&self->sequences, (PyObject **)&self->speeds, (PyObject **)&self->lengths,
-        (PyObject **)&self->believed[ROUTED], (PyObject **)&self->believed[HEARD],
-        (PyObject **)&self->ring,      (PyObject **)&self->totals,
-        (PyObject **)&self->own,       &self->index,               &self->distrusted,
-        &self->out,                    &self->health,              &self->random,
-        &self->replica,                (PyObject **)&self->phases[HASH],
-        (PyObject **)&self->phases[FIND], (PyObject **)&self->phases[SCORE],
-        (PyObject **)&self->phases[DECIDE],
-        (PyObject **)&self->counts,    (PyObject **)&self->outbox,
-        &self->late,                   &self->late_workers,        &self->late_waiting,
-        &self->begun,
-    };
-    return place < sizeof owned / sizeof *owned ? owned[place] : NULL;
-}
+#define PARTS \
+    self->sequences, self->speeds, self->lengths, self->believed[ROUTED], self->believed[HEARD], \
+        self->ring, self->totals, self->own, self->index, self->distrusted, self->out, self->health
+#define MORE_PARTS \
+    self->random, self->replica, self->phases[HASH], self->phases[FIND], self->phases[SCORE], \
+        self->phases[DECIDE], self->counts, self->outbox, self->late, self->late_workers, \
+        self->late_waiting, self->begun
 
 static int decider_traverse(Decider *self, visitproc visit, void *arg) {
-    PyObject **owned;
-    for (size_t i = 0; (owned = decider_owned(self, i)) != NULL; i++) {
-        Py_VISIT(*owned);
-    }
+    VISIT_ALL(PARTS);
+    VISIT_ALL(MORE_PARTS);
     return 0;
 }
 
-static int decider_clear(Decider *self) {
-    PyObject **owned;
-    for (size_t i = 0; (owned = decider_owned(self, i)) != NULL; i++) {
-        Py_CLEAR(*owned);
-    }
+static void clear_cohorts(Decider *self) {
     for (Cohort *one = self->cohorts; one < self->cohorts + COHORTS; one++) {
         cohort_clear(one);
     }
+}
+
+static int decider_clear(Decider *self) {
+    CLEAR_ALL(PARTS);
+    CLEAR_ALL(MORE_PARTS);
+    clear_cohorts(self);
     return 0;
 }
 
@@ -47,12 +36,8 @@ static void decider_dealloc(Decider *self) {
     drops_free(&self->event_drops);
     drops_free(&self->believed_drops);
     cut_free(&self->cut);
-    PyMem_Free(self->withheld);
     scan_release(&self->ids);
-    PyMem_Free(self->hashes);
-    PyMem_Free(self->costs);
-    PyMem_Free(self->ties);
-    PyMem_Free(self->names);
+    FREE_ALL(self->withheld, self->hashes, self->costs, self->ties, self->names);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -68,42 +53,22 @@ static int keep_optional(PyObject **place, PyObject *given, PyTypeObject *type, 
 }
 
 static PyObject *decider_new(NEW_ARGUMENTS) {
-    static char *names[] = {"sequences", "speeds",       "lengths",      "distrusted",
-                            "out",       "health",       "random",       "replica",
-                            "routed",    "index",        "late",         "late_workers",
-                            "late_waiting", "smallest_tree_ties", "predict_ttl_s",
-                            "approx_ttl_s", NULL};
-    PyObject *sequences, *speeds, *lengths, *distrusted, *out, *health, *random, *replica, *routed;
-    PyObject *index, *late, *late_workers, *late_waiting;
-    int smallest;
-    double predict_ttl_s, approx_ttl_s;
-    if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "$O!O!O!O!O!OOUOOOO!O!pdd", names, &sequences_type, &sequences,
-            &speeds_type, &speeds, &lengths_type, &lengths, &PySet_Type, &distrusted, &PySet_Type,
-            &out, &health, &random, &replica, &routed, &index, &late, &PySet_Type, &late_workers,
-            &PyDict_Type, &late_waiting, &smallest, &predict_ttl_s, &approx_ttl_s)) {
-        return NULL;
-    }
+    PyObject *routed, *index;
     Decider *self = (Decider *)type->tp_alloc(type, 0);
     NEED_OR_NULL(self);
-    self->sequences = (Sequences *)Py_NewRef(sequences);
-    self->speeds = (Speeds *)Py_NewRef(speeds);
-    self->lengths = (Lengths *)Py_NewRef(lengths);
-    self->distrusted = Py_NewRef(distrusted);
-    self->out = Py_NewRef(out);
-    self->late = Py_NewRef(late);
-    self->late_workers = Py_NewRef(late_workers);
-    self->late_waiting = Py_NewRef(late_waiting);
-    self->health = Py_NewRef(health);
-    self->random = Py_NewRef(random);
-    self->replica = Py_NewRef(replica);
-    self->block_size = self->sequences->block_size;
-    self->smallest = smallest;
-    self->predict_ttl_s = predict_ttl_s;
-    self->approx_ttl_s = approx_ttl_s;
-    if (keep_optional((PyObject **)self->believed + ROUTED, routed, &approx_type, "routed") < 0 ||
+    if (READ_NEW("Decider", "$+!+!+!+!+!+O+O+UOO+O+!+Dpdd",
+                 "sequences speeds lengths distrusted out health random replica routed index late "
+                 "late_workers late_waiting smallest_tree_ties predict_ttl_s approx_ttl_s",
+                 &sequences_type, &self->sequences, &speeds_type, &self->speeds, &lengths_type,
+                 &self->lengths, &PySet_Type, &self->distrusted, &PySet_Type, &self->out,
+                 &self->health, &self->random, &self->replica, &routed, &index, &self->late,
+                 &PySet_Type, &self->late_workers, &self->late_waiting, &self->smallest,
+                 &self->predict_ttl_s, &self->approx_ttl_s) < 0 ||
+        keep_optional((PyObject **)self->believed + ROUTED, routed, &approx_type, "routed") < 0 ||
         keep_optional(&self->index, index, NULL, "index") < 0) {
         Py_CLEAR(self);
+    } else {
+        self->block_size = self->sequences->block_size;
     }
     return (PyObject *)self;
 }
@@ -113,9 +78,7 @@ static PyObject *decider_listen(Decider *self, PyObject *hints) {
     REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "beliefs were changed within a decision");
     PyObject *kept = NULL;
     TRY_OR_NULL(keep_optional(&kept, hints, &approx_type, "hints"));
-    for (Cohort *one = self->cohorts; one < self->cohorts + COHORTS; one++) {
-        cohort_clear(one);
-    }
+    clear_cohorts(self);
     self->priced = 0;
     Py_XSETREF(self->believed[HEARD], (Approx *)kept);
     Py_RETURN_NONE;
@@ -169,100 +132,51 @@ static PyObject *decider_publish_to(Decider *self, PyObject *outbox) {
 }
 
 static PyMemberDef decider_members[] = {
-    {"decisions", T_LONGLONG, offsetof(Decider, decisions), READONLY, "Made here."},
-    {"overlap_blocks", T_LONGLONG, offsetof(Decider, overlap_blocks), READONLY, "Found cached."},
-    {"request_blocks", T_LONGLONG, offsetof(Decider, request_blocks), READONLY, "Of prompts."},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(Decider, T_LONGLONG, READONLY, decisions, overlap_blocks, request_blocks)
+    {NULL},
 };
 
 static PyMethodDef decider_methods[] = {
-    {"follow", (PyCFunction)decider_follow, METH_O, "Decide by this policy from now on."},
-    {"resize", (PyCFunction)decider_resize, METH_O, "Decide by blocks of so many tokens."},
-    {"publish_to", (PyCFunction)decider_publish_to, METH_O, "Have an outbox told of bookings from now on."},
-    {"decide", (PyCFunction)(void (*)(void))decider_decide, METH_FASTCALL,
-     "decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output, "
-     "most_wait_ms, root, inputs) -> Placed | None | float"},
-    {"choose", (PyCFunction)(void (*)(void))decider_choose, METH_FASTCALL,
-     "choose(request_id, hashes, packed, ids, prompt_tokens, output_tokens, cohort, states, now, "
-     "whole, course, inputs, prefilled, likeliest) -> Record"},
-    {"listen", (PyCFunction)decider_listen, METH_O, "Believe what others tell of theirs, too."},
-    {"log", (PyCFunction)decider_log, METH_VARARGS, "Write to a log from now on."},
-    {"runners_up", (PyCFunction)(void (*)(void))decider_runners_up, METH_FASTCALL,
-     "runners_up(states, most) -> names | None"},
-    {"seen", (PyCFunction)(void (*)(void))decider_seen, METH_FASTCALL,
-     "seen(placed, tokens, now) -> whether these were the first"},
-    {"finish", (PyCFunction)(void (*)(void))decider_finish, METH_FASTCALL,
-     "finish(placed, served, state, status, usage, now) -> (booking | None, well)"},
-    {"book", (PyCFunction)(void (*)(void))decider_book, METH_FASTCALL,
-     "book(record, request, packed, course, inputs, now) -> Placed"},
-    {"enter", (PyCFunction)(void (*)(void))decider_enter, METH_FASTCALL,
-     "enter(placed, request_id, tenant, again, now)"},
-    {"begin", (PyCFunction)(void (*)(void))decider_begin, METH_FASTCALL,
-     "begin(request_id, now) -> booking | None"},
-    {"grow", (PyCFunction)(void (*)(void))decider_grow, METH_FASTCALL,
-     "grow(request_id, tokens, now)"},
-    {"release", (PyCFunction)(void (*)(void))decider_release, METH_FASTCALL,
-     "release(request_id, served, now) -> booking | None"},
-    {"free", (PyCFunction)(void (*)(void))decider_free, METH_FASTCALL,
-     "free(placed, served, now) -> booking | None"},
-    {"prefilled_s", (PyCFunction)decider_prefilled_s, METH_O,
-     "Return when the prefill of a released booking is taken to have ended."},
+    METHOD_O("follow", decider_follow),
+    METHOD_O("resize", decider_resize),
+    METHOD_O("publish_to", decider_publish_to),
+    METHOD_FASTCALL("decide", decider_decide),
+    METHOD_FASTCALL("choose", decider_choose),
+    METHOD_O("listen", decider_listen),
+    {"log", (PyCFunction)decider_log, METH_VARARGS, NULL},
+    METHOD_FASTCALL("runners_up", decider_runners_up),
+    METHOD_FASTCALL("seen", decider_seen),
+    METHOD_FASTCALL("finish", decider_finish),
+    METHOD_FASTCALL("book", decider_book),
+    METHOD_FASTCALL("enter", decider_enter),
+    METHOD_FASTCALL("begin", decider_begin),
+    METHOD_FASTCALL("grow", decider_grow),
+    METHOD_FASTCALL("release", decider_release),
+    METHOD_FASTCALL("free", decider_free),
+    METHOD_O("prefilled_s", decider_prefilled_s),
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject decider_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Decider",
-    .tp_doc = "Decides a request in one call.",
-    .tp_basicsize = sizeof(Decider),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = decider_new,
-    .tp_dealloc = (destructor)decider_dealloc,
-    .tp_traverse = (traverseproc)decider_traverse,
+    GC_TYPE("Decider", Decider, decider),
     .tp_clear = (inquiry)decider_clear,
     .tp_members = decider_members,
     .tp_methods = decider_methods,
 };
 
-static void placed_dealloc(Placed *self) {
-    XDECREF_ALL(self->record, self->booking, self->request_id, self->model, self->hashes,
-                self->inputs);
-    PyObject_Free(self);
-}
+DEALLOC(Placed, placed, record, booking, request_id, model, hashes, inputs)
 
-static PyObject *placed_families(Placed *self, void *closure) {
-    (void)closure;
-    PyObject *made = PyTuple_New(self->forecast.families);
-    for (int i = 0; made != NULL && i < self->forecast.families; i++) {
-        PyObject *one = Py_BuildValue("LK", self->forecast.family[i].tokens,
-                                      (unsigned long long)self->forecast.family[i].key);
-        if (one == NULL) {
-            Py_CLEAR(made);
-        } else {
-            PyTuple_SET_ITEM(made, i, one);
-        }
-    }
-    return made;
+static PyObject *placed_families(Placed *self, void *Py_UNUSED(closure)) {
+    return forecast_families(&self->forecast);
 }
 
 static PyMemberDef placed_members[] = {
-    {"record", T_OBJECT, offsetof(Placed, record), READONLY, "What the log keeps of it."},
-    {"booking", T_OBJECT, offsetof(Placed, booking), READONLY, "Live or not."},
-    {"request_id", T_OBJECT, offsetof(Placed, request_id), READONLY, "Of its booking."},
-    {"model", T_OBJECT, offsetof(Placed, model), READONLY, "The model's name."},
-    {"hashes", T_OBJECT, offsetof(Placed, hashes), READONLY, "None after the first token."},
-    {"prompt_tokens", T_LONGLONG, offsetof(Placed, prompt_tokens), READONLY, NULL},
-    {"expected_output_tokens", T_LONGLONG, offsetof(Placed, expected_output_tokens), READONLY, NULL},
-    {"choices", T_LONGLONG, offsetof(Placed, choices), READONLY, NULL},
-    {"event_tokens", T_LONGLONG, offsetof(Placed, event_tokens), 0, NULL},
-    {"streams", T_BOOL, offsetof(Placed, streams), READONLY, NULL},
-    {"waiting", T_BOOL, offsetof(Placed, waiting), READONLY, "No token was seen."},
-    {"inputs", T_OBJECT, offsetof(Placed, inputs), READONLY, "What was asked beside its prompt."},
-    {"unseen_s", T_DOUBLE, offsetof(Placed, unseen_s), READONLY, NULL},
-    {"sent_s", T_DOUBLE, offsetof(Placed, sent_s), READONLY, "NaN: not recorded yet."},
-    {"approximate", T_BOOL, offsetof(Placed, approximate), READONLY, "No event confirms its hashes."},
-    {"prefilled", T_BOOL, offsetof(Placed, prefilled), READONLY, "Computed elsewhere."},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(Placed, T_OBJECT, READONLY, record, booking, request_id, model, hashes, inputs)
+    FIELDS(Placed, T_LONGLONG, READONLY, prompt_tokens, expected_output_tokens, choices)
+    FIELDS(Placed, T_LONGLONG, 0, event_tokens)
+    FIELDS(Placed, T_BOOL, READONLY, streams, waiting, approximate, prefilled)
+    FIELDS(Placed, T_DOUBLE, READONLY, unseen_s, sent_s)
+    {NULL},
 };
 
 static PyGetSetDef placed_getters[] = {
@@ -271,12 +185,7 @@ static PyGetSetDef placed_getters[] = {
 };
 
 PyTypeObject placed_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Placed",
-    .tp_doc = "A request that was decided.",
-    .tp_basicsize = sizeof(Placed),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)placed_dealloc,
+    INNER_TYPE("Placed", Placed, placed),
     .tp_members = placed_members,
     .tp_getset = placed_getters,
 };

@@ -141,11 +141,7 @@ static PyObject *forecasts_all(Forecasts *self, PyObject *ignored) {
     PyObject *all = PyTuple_New(count);
     for (Py_ssize_t i = 0; all != NULL && i < count; i++) {
         PyObject *one = forecast_tuple(self, i);
-        if (one == NULL) {
-            Py_CLEAR(all);
-        } else {
-            PyTuple_SET_ITEM(all, i, one);
-        }
+        set_made(&all, i, one);
     }
     return all;
 }

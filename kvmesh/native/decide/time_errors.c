@@ -96,8 +96,8 @@ static PyMethodDef time_errors_methods[] = {
 };
 
 static PyMemberDef time_errors_members[] = {
-    {"samples", T_DOUBLE, offsetof(TimeErrors, samples), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(TimeErrors, T_DOUBLE, READONLY, samples)
+    {NULL},
 };
 
 static PyGetSetDef time_errors_getters[] = {

@@ -14,12 +14,6 @@ typedef struct {
     uint64_t parent; /* before the run */
 } Runs;
 
-static int append_new(PyObject *events, PyObject *event) {
-    int failed = event == NULL || PyList_Append(events, event) < 0;
-    Py_XDECREF(event);
-    return failed ? -1 : 0;
-}
-
 static PyObject *packed(const uint64_t *hashes, Py_ssize_t count) {
     return PyBytes_FromStringAndSize((const char *)hashes, count * HASH_BYTES);
 }
@@ -36,7 +30,7 @@ static int runs_flush(Runs *self) {
     PyObject *event = tier == NULL ? NULL : PyObject_Vectorcall(self->types->stored, parts, 3, NULL);
     XDECREF_ALL(parent, hashes, tier);
     run->count = 0;
-    return append_new(self->events, event);
+    return list_add(self->events, event);
 }
 
 static int runs_add(Runs *self, uint64_t parent, uint64_t block) {
@@ -261,7 +255,7 @@ static int push_removed(Contents *self, const EventTypes *types, int number, PyO
         PyObject *parts[] = {hashes, tier};
         PyObject *event = tier == NULL ? NULL : PyObject_Vectorcall(types->removed, parts, 2, NULL);
         XDECREF_ALL(hashes, tier);
-        TRY(append_new(events, event));
+        TRY(list_add(events, event));
     }
     run->count = 0;
     return 0;

@@ -384,9 +384,8 @@ static PyGetSetDef getters[] = {
 };
 
 static PyMemberDef members[] = {
-    {"complete", T_BOOL, offsetof(EngineCache, complete), 0,
-     "Whether all is known that the engine did since it started or cleared."},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(EngineCache, T_BOOL, 0, complete)
+    {NULL},
 };
 
 static PyMethodDef methods[] = {

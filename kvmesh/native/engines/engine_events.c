@@ -7,11 +7,7 @@
 #define KEPT_ITEMS (1 << 17)
 
 EngineEvent *engine_batch_add(EngineBatch *self, int what) {
-    if (self->count == self->room) {
-        size_t room = self->room ? 2 * (size_t)self->room : 16;
-        TRY_OR_NULL(RAW_RESIZE(self->events, room));
-        self->room = (Py_ssize_t)room;
-    }
+    TRY_OR_NULL(RAW_GROW(self->events, self->count, self->room, 16));
     EngineEvent *event = self->events + self->count++;
     *event = (EngineEvent){.what = what};
     return event;
@@ -38,16 +34,20 @@ int engine_root(const EngineNames *names, PyObject *lora, PyObject *salt, uint64
     return *root == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
 }
 
+/* Return an attribute of this very type, which `is` says; NULL with an error set. */
+static PyObject *take_exact(PyObject *object, const char *name, PyTypeObject *type, const char *is) {
+    PyObject *given = PyObject_GetAttrString(object, name);
+    if (given != NULL && !Py_IS_TYPE(given, type)) {
+        PyErr_Format(PyExc_TypeError, "%s %s, not %.100s", name, is, Py_TYPE(given)->tp_name);
+        Py_CLEAR(given);
+    }
+    return given;
+}
+
 /* Append a tuple of u64s; -1 with an error set. */
 static int take_numbers(Blocks *to, PyObject *object, const char *name, Py_ssize_t *count) {
-    PyObject *numbers = PyObject_GetAttrString(object, name);
-    if (numbers == NULL || !PyTuple_CheckExact(numbers)) {
-        if (numbers != NULL) {
-            PyErr_Format(PyExc_TypeError, "%s is a tuple, not %.100s", name, Py_TYPE(numbers)->tp_name);
-        }
-        Py_XDECREF(numbers);
-        return -1;
-    }
+    PyObject *numbers = take_exact(object, name, &PyTuple_Type, "is a tuple");
+    NEED(numbers);
     *count = PyTuple_GET_SIZE(numbers);
     int failed = blocks_reserve(to, *count) < 0;
     for (Py_ssize_t i = 0; !failed && i < *count; i++) {
@@ -80,14 +80,8 @@ static int take_place(EngineEvent *event, PyObject *object) {
 }
 
 static int take_tokens(EngineBatch *self, EngineEvent *event, PyObject *object) {
-    PyObject *tokens = PyObject_GetAttrString(object, "tokens");
-    if (tokens == NULL || !PyBytes_CheckExact(tokens)) {
-        if (tokens != NULL) {
-            PyErr_Format(PyExc_TypeError, "tokens are bytes, not %.100s", Py_TYPE(tokens)->tp_name);
-        }
-        Py_XDECREF(tokens);
-        return -1;
-    }
+    PyObject *tokens = take_exact(object, "tokens", &PyBytes_Type, "are bytes");
+    NEED(tokens);
     Py_ssize_t size = PyBytes_GET_SIZE(tokens);
     int failed = 0;
     if (size % 4 || (size && ((event->block_size && event->hashes > PY_SSIZE_T_MAX / 4 / event->block_size) ||
@@ -170,16 +164,11 @@ static int take_event(EngineBatch *self, const EngineNames *names, PyObject *obj
 
 int engine_batch_take(EngineBatch *self, const EngineNames *names, PyObject *batch) {
     self->hashes.count = self->tokens.count = self->extras.count = self->count = 0;
-    PyObject *events = PyObject_GetAttrString(batch, "events");
-    if (events == NULL || take_number(batch, "unknown_fields", LLONG_MAX, &self->unknown_fields) < 0 ||
-        take_number(batch, "unknown_tags", LLONG_MAX, &self->unknown_tags) < 0) {
-        Py_XDECREF(events);
-        return -1;
-    }
-    int failed = !PyTuple_CheckExact(events);
-    if (failed) {
-        PyErr_Format(PyExc_TypeError, "events are a tuple, not %.100s", Py_TYPE(events)->tp_name);
-    }
+    TRY(take_number(batch, "unknown_fields", LLONG_MAX, &self->unknown_fields));
+    TRY(take_number(batch, "unknown_tags", LLONG_MAX, &self->unknown_tags));
+    PyObject *events = take_exact(batch, "events", &PyTuple_Type, "are a tuple");
+    NEED(events);
+    int failed = 0;
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(events); i++) {
         failed = take_event(self, names, PyTuple_GET_ITEM(events, i)) < 0;
     }

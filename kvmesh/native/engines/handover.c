@@ -60,9 +60,7 @@ static int each_block(const Residents *self, int (*visit)(const Residents *, uin
 }
 
 static int append_block(const Residents *self, uint32_t block, void *blocks) {
-    PyObject *tuple = block_tuple(self, block);
-    int failed = tuple == NULL || PyList_Append(blocks, tuple) < 0;
-    Py_XDECREF(tuple);
+    int failed = list_add(blocks, block_tuple(self, block)) < 0;
     return failed ? -1 : 0;
 }
 

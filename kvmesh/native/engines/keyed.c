@@ -23,11 +23,7 @@ void keyed_free(Keyed *self) {
 
 /* Make room for one more segment; -1 with MemoryError set. */
 static int add_segment(Keyed *self) {
-    if (self->segment_count == self->segment_room) {
-        uint32_t room = self->segment_room ? 2 * self->segment_room : 16;
-        TRY(RAW_RESIZE(self->segments, room));
-        self->segment_room = room;
-    }
+    TRY(RAW_GROW(self->segments, self->segment_count, self->segment_room, 16));
     KeyedRecord *segment = PyMem_RawMalloc(KEYED_SEGMENT * sizeof *segment);
     NEED_MEMORY(segment);
     self->segments[self->segment_count++] = segment;

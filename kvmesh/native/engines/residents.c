@@ -30,9 +30,7 @@ void residents_clear(Residents *self) {
 }
 
 int residents_cleared(const EventTypes *types, PyObject *events) {
-    PyObject *event = PyObject_CallNoArgs(types->cleared);
-    int failed = event == NULL || PyList_Append(events, event) < 0;
-    Py_XDECREF(event);
+    int failed = list_add(events, PyObject_CallNoArgs(types->cleared)) < 0;
     return failed ? -1 : 0;
 }
 
@@ -113,12 +111,8 @@ static uint32_t take_span(Residents *self) {
     if (self->free_spans.count) {
         return self->free_spans.items[--self->free_spans.count];
     }
-    if (self->span_count == self->span_room) {
-        uint32_t room = self->span_room ? 2 * self->span_room : 16;
-        if (RAW_RESIZE(self->span_items, room) < 0) {
-            return NO_RECORD;
-        }
-        self->span_room = room;
+    if (RAW_GROW(self->span_items, self->span_count, self->span_room, 16) < 0) {
+        return NO_RECORD;
     }
     self->span_items[self->span_count] = (U32s){0};
     return self->span_count++;

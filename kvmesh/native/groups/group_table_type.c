@@ -281,15 +281,12 @@ static PyObject *table_counts(GroupTableObject *self, PyObject *Py_UNUSED(nothin
     PyObject *groups = PyList_New(0), *tiers = PyList_New(0);
     int failed = groups == NULL || tiers == NULL;
     for (int slot = 0; !failed && slot < table->group_count; slot++) {
-        PyObject *count = PyLong_FromLongLong(table->groups[slot]->count);
-        failed = count == NULL || PyList_Append(groups, count) < 0;
-        Py_XDECREF(count);
+        failed = list_add(groups, PyLong_FromLongLong(table->groups[slot]->count)) < 0;
     }
     for (int at = 0; !failed && at < table->contents.tier_count; at++) {
         const Tier *tier = table->contents.tiers + at;
-        PyObject *count = Py_BuildValue("LLL", tier->held, tier->hidden_count, tier->forgotten);
-        failed = count == NULL || PyList_Append(tiers, count) < 0;
-        Py_XDECREF(count);
+        failed = list_add(tiers, Py_BuildValue("LLL", tier->held, tier->hidden_count,
+                                               tier->forgotten)) < 0;
     }
     if (failed) {
         XDECREF_ALL(groups, tiers);

@@ -242,11 +242,9 @@ static void session_dealloc(Session *self) {
 }
 
 static PyMemberDef members[] = {
-    {"open_streams", T_PYSSIZET, offsetof(Session, open_streams), READONLY, NULL},
-    {"held_bytes", T_PYSSIZET, offsetof(Session, held_bytes), READONLY, NULL},
-    {"greeted", T_BOOL, offsetof(Session, greeted), READONLY, NULL},
-    {"drained", T_BOOL, offsetof(Session, drained), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(Session, T_PYSSIZET, READONLY, open_streams, held_bytes)
+    FIELDS(Session, T_BOOL, READONLY, greeted, drained)
+    {NULL},
 };
 
 static PyMethodDef methods[] = {

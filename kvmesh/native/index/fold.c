@@ -136,15 +136,11 @@ static int store_change(Table *self, Holding *holding, const Change *change, Tal
 
 static int remove_change(Table *self, Holding *holding, const Change *change, Tally *tally) {
     long long before = holding->blocks;
-    if (tally->gone == NULL && (tally->gone = PyList_New(0)) == NULL) {
-        return -1;
-    }
-    PyObject *run = PyBytes_FromStringAndSize((const char *)change->run, change->count * BLOCK_BYTES);
-    int failed = run == NULL || PyList_Append(tally->gone, run) < 0;
-    Py_XDECREF(run);
-    if (failed || table_remove_run(self, holding, change->run, change->count) < 0) {
-        return -1;
-    }
+    tally->gone = tally->gone == NULL ? PyList_New(0) : tally->gone;
+    NEED(tally->gone);
+    TRY(list_add(tally->gone, PyBytes_FromStringAndSize((const char *)change->run,
+                                                        change->count * BLOCK_BYTES)));
+    TRY(table_remove_run(self, holding, change->run, change->count));
     tally->removed += change->count;
     tally->missing += change->count - (Py_ssize_t)(before - holding->blocks);
     return 0;

@@ -106,24 +106,10 @@ static int any_live(const Search *self, Holders who) {
     return 0;
 }
 
-/* Return room for one more than `count` things of `size` bytes; NULL with MemoryError set. */
-static void *grown(void *things, Py_ssize_t count, Py_ssize_t *room, size_t size) {
-    if (count < *room) {
-        return things;
-    }
-    Py_ssize_t wanted = *room ? *room * 2 : 64;
-    void *more = PyMem_Realloc(things, (size_t)wanted * size);
-    NEED_MEMORY_OR_NULL(more);
-    *room = wanted;
-    return more;
-}
-
 static int push(Search *self, Py_ssize_t at, Holders holders) {
     Drops *found = self->found;
-    Post *posts = grown(found->posts, found->post_count, &found->post_room, sizeof *posts);
-    NEED(posts);
-    found->posts = posts;
-    posts[found->post_count++] = (Post){at, holders};
+    TRY(GROW(found->posts, found->post_count, found->post_room, 64));
+    found->posts[found->post_count++] = (Post){at, holders};
     return 0;
 }
 
@@ -168,11 +154,8 @@ static int add_drop(Search *self, Py_ssize_t depth, Holders holders) {
     if (size > self->live_words) {
         size = self->live_words;
     }
-    Drop *drops = grown(found->drops, found->count, &found->room, sizeof *drops);
-    if (drops != NULL) {
-        found->drops = drops;
-    }
-    uint64_t *ending = drops == NULL ? NULL : word_room(found, size);
+    TRY(GROW(found->drops, found->count, found->room, 64));
+    uint64_t *ending = word_room(found, size);
     NEED(ending);
     for (uint32_t word = 0; word < size; word++) {
         ending[word] = word_of(self, holders, word) & self->live[word] & ~found->seen[word];
@@ -181,7 +164,7 @@ static int add_drop(Search *self, Py_ssize_t depth, Holders holders) {
         last = ending[word] ? word + 1 : last;
     }
     if (last) {
-        drops[found->count++] = (Drop){depth, ending, start, last};
+        found->drops[found->count++] = (Drop){depth, ending, start, last};
         found->word_count += last;
     }
     return 0;

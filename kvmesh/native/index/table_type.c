@@ -13,10 +13,7 @@ static PyObject *table_new(NEW_ARGUMENTS) {
     return (PyObject *)self;
 }
 
-static int table_traverse(Table *self, visitproc visit, void *arg) {
-    Py_VISIT(self->holdings);
-    return 0;
-}
+TRAVERSE(Table, table, holdings)
 
 static int table_forget(Table *self) {
     if (self->holdings != NULL) {
@@ -127,8 +124,8 @@ static PyObject *table_size(Table *self, PyObject *Py_UNUSED(nothing)) {
 }
 
 static PyMemberDef members[] = {
-    {"holdings", T_OBJECT_EX, offsetof(Table, holdings), READONLY, "worker -> Holding"},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(Table, T_OBJECT_EX, READONLY, holdings)
+    {NULL},
 };
 
 static PyMethodDef methods[] = {

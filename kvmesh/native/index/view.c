@@ -270,10 +270,9 @@ static PyObject *view_live(View *self, void *Py_UNUSED(closure)) {
 }
 
 static PyMemberDef members[] = {
-    {"young", T_OBJECT_EX, offsetof(View, young), READONLY, "the table, the newer of two"},
-    {"old", T_OBJECT, offsetof(View, old), READONLY, "the older table or None"},
-    {"names", T_OBJECT_EX, offsetof(View, names), READONLY, "slot -> worker"},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(View, T_OBJECT_EX, READONLY, young, names)
+    FIELDS(View, T_OBJECT, READONLY, old)
+    {NULL},
 };
 
 static PyGetSetDef getters[] = {

@@ -1,17 +1,11 @@
 /* Histogram and TokenCounts: counts that a request adds to in passing. */
+#include "base/arrays.h"
 #include "base/shell.h"
 #include "insight/totals.h"
 
 void histogram_observe(Histogram *self, double value) {
     Py_ssize_t low = 0, high = self->size;
-    while (low < high) {
-        Py_ssize_t middle = (low + high) / 2;
-        if (self->upper[middle] < value) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    BISECT(low, high, self->upper[middle] < value);
     self->counts[low]++;
     self->total += value;
 }
@@ -67,8 +61,8 @@ static void histogram_dealloc(Histogram *self) {
 }
 
 static PyMemberDef histogram_members[] = {
-    {"total", T_DOUBLE, offsetof(Histogram, total), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(Histogram, T_DOUBLE, 0, total)
+    {NULL},
 };
 
 static PyMethodDef histogram_methods[] = {
@@ -83,12 +77,9 @@ PyTypeObject histogram_type = {
     .tp_methods = histogram_methods,
 };
 
-#define COUNT(name) \
-    { #name, T_LONGLONG, offsetof(TokenCounts, name), 0, NULL }
-
 static PyMemberDef token_members[] = {
-    COUNT(prompt), COUNT(reported), COUNT(predicted), COUNT(cached),
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(TokenCounts, T_LONGLONG, 0, prompt, reported, predicted, cached)
+    {NULL},
 };
 
 PyTypeObject token_counts_type = {

@@ -27,13 +27,7 @@ typedef struct {
 } PrefixCounts;
 
 static uint32_t *place_of(const PrefixCounts *self, uint64_t key) {
-    uint64_t at = mixed(key) >> 32;
-    for (;; at++) {
-        uint32_t *place = &self->index[at & self->mask];
-        if (*place == 0 || self->nodes[*place - 1].key == key) {
-            return place;
-        }
-    }
+    return INDEX_SLOT(self->index, self->mask, self->nodes, key);
 }
 
 static double weight_of(PrefixCounts *self, double now) {

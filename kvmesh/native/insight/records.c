@@ -40,14 +40,6 @@ static void record_dealloc(Record *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static int read_number(PyObject *from, PyObject *name, long long *number) {
-    PyObject *value = PyObject_GetAttr(from, name);
-    NEED(value);
-    *number = PyLong_AsLongLong(value);
-    Py_DECREF(value);
-    return *number == -1 && PyErr_Occurred() ? -1 : 0;
-}
-
 void record_stand_for(Record *self, Record *other) {
     PyObject *before[] = {self->worker, self->policy, self->decision, self->maker};
     record_forget_candidates(self);
@@ -103,10 +95,7 @@ PyObject *terms_tuple(PyObject *worker, const CandidateTerms *terms) {
 #undef COUNT
 #undef NUMBER
 #undef TEXT
-    if (PyErr_Occurred()) {
-        Py_CLEAR(made);
-    }
-    return made;
+    return made_or_null(made);
 }
 
 static PyObject *record_terms(Record *self, PyObject *Py_UNUSED(none)) {
@@ -154,10 +143,10 @@ int record_report(Record *self, PyObject *usage) {
         return 0;
     }
     PyObject *told = PyObject_GetAttr(usage, interned.cached_tokens);
-    int failed = told == NULL || (told != Py_None && read_number(usage, interned.cached_tokens, &cached) < 0);
+    int failed = told == NULL || (told != Py_None && read_attribute(usage, interned.cached_tokens, 'L', &cached) < 0);
     Py_XDECREF(told);
-    if (failed || read_number(usage, interned.prompt_tokens, &prompt) < 0 ||
-        read_number(usage, interned.completion_tokens, &completion) < 0) {
+    if (failed || read_attribute(usage, interned.prompt_tokens, 'L', &prompt) < 0 ||
+        read_attribute(usage, interned.completion_tokens, 'L', &completion) < 0) {
         return -1;
     }
     self->has_usage = 1;
@@ -231,39 +220,23 @@ static int set_robin(Record *self, PyObject *value, void *Py_UNUSED(closure)) {
 }
 
 #define COUNT(name, member) {name, T_LONGLONG, offsetof(Record, member), READONLY, NULL}
-#define FLAG(name, member, flags) {name, T_BOOL, offsetof(Record, member), flags, NULL}
-
 static PyMemberDef members[] = {
-    {"request_id", T_OBJECT, offsetof(Record, request_id), READONLY, NULL},
-    {"worker", T_OBJECT, offsetof(Record, worker), READONLY, NULL},
-    {"policy", T_OBJECT, offsetof(Record, policy), READONLY, NULL},
-    {"reported", T_OBJECT, offsetof(Record, reported), READONLY, NULL},
-    {"left_out", T_OBJECT, offsetof(Record, left_out), 0, NULL},
-    {"traced", T_OBJECT, offsetof(Record, traced), 0, NULL},
+    FIELDS(Record, T_OBJECT, READONLY, request_id, worker, policy, reported)
+    FIELDS(Record, T_OBJECT, 0, left_out, traced)
+    FIELDS(Record, T_DOUBLE, READONLY, decided_s, score)
+    FIELDS(Record, T_INT, READONLY, status, attempts)
+    FIELDS(Record, T_LONGLONG, READONLY, output_tokens, number, version, waiting_blocks,
+           prompt_tokens, block_size, considered, best_overlap_blocks, told_blocks)
+    FIELDS(Record, T_BOOL, READONLY, by_cache)
+    FIELDS(Record, T_BOOL, 0, overridden, estimated)
     {"hash_count", T_PYSSIZET, offsetof(Record, block_count), READONLY, NULL},
-    {"decided_s", T_DOUBLE, offsetof(Record, decided_s), READONLY, NULL},
     {"ms_per_token", T_DOUBLE, offsetof(Record, chosen.ms_per_token), READONLY, NULL},
-    {"score", T_DOUBLE, offsetof(Record, score), READONLY, NULL},
-    {"status", T_INT, offsetof(Record, status), READONLY, NULL},
-    {"attempts", T_INT, offsetof(Record, attempts), READONLY, NULL},
-    {"output_tokens", T_LONGLONG, offsetof(Record, output_tokens), READONLY, NULL},
-    COUNT("number", number),
-    COUNT("version", version),
-    COUNT("kept", kept_candidates),
-    COUNT("waiting_blocks", waiting_blocks),
-    COUNT("overlap_blocks", chosen.overlap_blocks),
-    COUNT("request_blocks", chosen.request_blocks),
-    COUNT("capacity_blocks", chosen.capacity_blocks),
-    COUNT("prompt_tokens", prompt_tokens),
-    COUNT("uncached_tokens", chosen.uncached_tokens),
-    COUNT("block_size", block_size),
-    COUNT("considered", considered),
-    COUNT("best_overlap_blocks", best_overlap_blocks),
-    COUNT("told_blocks", told_blocks),
-    FLAG("by_cache", by_cache, READONLY),
-    FLAG("overridden", overridden, 0),
-    FLAG("estimated", estimated, 0),
-    {NULL, 0, 0, 0, NULL},
+    {"kept", T_LONGLONG, offsetof(Record, kept_candidates), READONLY, NULL},
+    {"overlap_blocks", T_LONGLONG, offsetof(Record, chosen.overlap_blocks), READONLY, NULL},
+    {"request_blocks", T_LONGLONG, offsetof(Record, chosen.request_blocks), READONLY, NULL},
+    {"capacity_blocks", T_LONGLONG, offsetof(Record, chosen.capacity_blocks), READONLY, NULL},
+    {"uncached_tokens", T_LONGLONG, offsetof(Record, chosen.uncached_tokens), READONLY, NULL},
+    {NULL},
 };
 
 #define TIME(name, set) {#name, (getter)get_time, set, NULL, (void *)offsetof(Record, name)}

@@ -265,14 +265,11 @@ static void ring_dealloc(Ring *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-#define COUNT(name) \
-    { #name, T_LONGLONG, offsetof(Ring, name), READONLY, NULL }
-
 static PyMemberDef members[] = {
-    {"capacity", T_PYSSIZET, offsetof(Ring, capacity), READONLY, NULL},
-    COUNT(number), COUNT(version), COUNT(candidates),
-    COUNT(waiting_blocks), COUNT(dropped), COUNT(dropped_ends),
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(Ring, T_PYSSIZET, READONLY, capacity)
+    FIELDS(Ring, T_LONGLONG, READONLY, number, version, candidates, waiting_blocks, dropped,
+           dropped_ends)
+    {NULL},
 };
 
 static PyMethodDef methods[] = {

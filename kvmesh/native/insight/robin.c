@@ -124,14 +124,7 @@ static long long route(Shadow *self, const uint64_t *hashes, Py_ssize_t whole) {
         return -1;
     }
     Py_ssize_t low = 0, high = self->depth_count;
-    while (low < high) {
-        Py_ssize_t middle = (low + high) / 2;
-        if (whole < self->depths[middle]) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
+    BISECT(low, high, self->depths[middle] <= whole);
     Py_ssize_t count = low;
     if (count && self->depths[count - 1] != whole) {
         count++;

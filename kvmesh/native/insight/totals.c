@@ -14,23 +14,12 @@ static int sketch_add(Sketch *sketch, double ms) {
     double bounded = ms > LEAST_MS ? ms : LEAST_MS;
     int32_t number = (int32_t)ceil(log(bounded < MOST_MS ? bounded : MOST_MS) / log(GAMMA));
     Py_ssize_t low = 0, high = sketch->count;
-    while (low < high) {
-        Py_ssize_t middle = (low + high) / 2;
-        if (sketch->bins[middle].number < number) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    BISECT(low, high, sketch->bins[middle].number < number);
     if (low < sketch->count && sketch->bins[low].number == number) {
         sketch->bins[low].count++;
         return 0;
     }
-    if (sketch->count == sketch->room) {
-        Py_ssize_t room = sketch->room ? 2 * sketch->room : 8;
-        TRY(RESIZE(sketch->bins, room));
-        sketch->room = room;
-    }
+    TRY(GROW(sketch->bins, sketch->count, sketch->room, 8));
     memmove(sketch->bins + low + 1, sketch->bins + low,
             (size_t)(sketch->count - low) * sizeof *sketch->bins);
     sketch->bins[low] = (SketchBin){number, 1};
@@ -62,11 +51,7 @@ static int second_at(Totals *self, double now, Second **found) {
         *found = &self->seconds[place - 1];
         return 0;
     }
-    if (self->count == self->room) {
-        Py_ssize_t room = self->room ? 2 * self->room : 16;
-        TRY(RESIZE(self->seconds, room));
-        self->room = room;
-    }
+    TRY(GROW(self->seconds, self->count, self->room, 16));
     memmove(self->seconds + place + 1, self->seconds + place,
             (size_t)(self->count - place) * sizeof *self->seconds);
     self->seconds[place] = (Second){.second = second};
@@ -186,12 +171,10 @@ static PyObject *compared_method(Totals *self, PyObject *given) {
 static PyObject *sketch_dict(const Sketch *sketch) {
     PyObject *dict = PyDict_New();
     for (Py_ssize_t i = 0; dict != NULL && i < sketch->count; i++) {
-        PyObject *number = PyLong_FromLong(sketch->bins[i].number);
-        PyObject *count = PyLong_FromUnsignedLong(sketch->bins[i].count);
-        if (number == NULL || count == NULL || PyDict_SetItem(dict, number, count) < 0) {
+        if (dict_add(dict, PyLong_FromLong(sketch->bins[i].number),
+                     PyLong_FromUnsignedLong(sketch->bins[i].count)) < 0) {
             Py_CLEAR(dict);
         }
-        XDECREF_ALL(number, count);
     }
     return dict;
 }
@@ -253,15 +236,11 @@ static void totals_dealloc(Totals *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-#define COUNT(name) \
-    { #name, T_LONGLONG, offsetof(Totals, name), READONLY, NULL }
-
 static PyMemberDef members[] = {
-    {"ttft_s", T_OBJECT_EX, offsetof(Totals, ttft_s), READONLY, NULL},
-    {"itl_s", T_OBJECT_EX, offsetof(Totals, itl_s), READONLY, NULL},
-    {"duration_s", T_OBJECT_EX, offsetof(Totals, duration_s), READONLY, NULL},
-    COUNT(prompt_tokens), COUNT(output_tokens), COUNT(best_tokens), COUNT(predicted_tokens),
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(Totals, T_OBJECT_EX, READONLY, ttft_s, itl_s, duration_s)
+    FIELDS(Totals, T_LONGLONG, READONLY, prompt_tokens, output_tokens, best_tokens,
+           predicted_tokens)
+    {NULL},
 };
 
 static PyMethodDef methods[] = {

@@ -106,22 +106,13 @@ static PyObject *loads_booked(Loads *self, void *which) {
                                                 : self->prefill_tokens - self->unseen_tokens);
 }
 
-#define NUMBER(name) { #name, T_LONGLONG, offsetof(Loads, name), READONLY, NULL }
-
 static PyMemberDef members[] = {
-    {"worker", T_OBJECT_EX, offsetof(Loads, worker), READONLY, NULL},
+    FIELDS(Loads, T_OBJECT_EX, READONLY, worker)
+    FIELDS(Loads, T_DOUBLE, READONLY, progress_s)
+    FIELDS(Loads, T_LONGLONG, READONLY, prefill_tokens, prompt_tokens, active_requests,
+           active_blocks, expected_blocks, silent, unseen_requests, unseen_blocks, unseen_tokens)
     {"waiting_requests", T_PYSSIZET, offsetof(Loads, prefilling.count), READONLY, NULL},
-    {"progress_s", T_DOUBLE, offsetof(Loads, progress_s), READONLY, NULL},
-    NUMBER(prefill_tokens),
-    NUMBER(prompt_tokens),
-    NUMBER(active_requests),
-    NUMBER(active_blocks),
-    NUMBER(expected_blocks),
-    NUMBER(silent),
-    NUMBER(unseen_requests),
-    NUMBER(unseen_blocks),
-    NUMBER(unseen_tokens),
-    {NULL, 0, 0, 0, NULL},
+    {NULL},
 };
 
 static PyGetSetDef getters[] = {

@@ -6,20 +6,6 @@
 
 #include <math.h>
 
-static int read_attribute(PyObject *object, PyObject *name, long long *amount) {
-    PyObject *value = PyObject_GetAttr(object, name);
-    int failed = value == NULL ? -1 : read_amount(value, amount);
-    Py_XDECREF(value);
-    return failed;
-}
-
-static int read_flag(PyObject *object, PyObject *name, int *flag) {
-    PyObject *value = PyObject_GetAttr(object, name);
-    *flag = value == NULL ? -1 : PyObject_IsTrue(value);
-    Py_XDECREF(value);
-    return *flag < 0 ? -1 : 0;
-}
-
 /* Read a core.members.loads.Demand; -1 with an error set. `keys` and `hashes` are the caller's
  * to let go either way.
  */
@@ -27,13 +13,13 @@ static int read_demand(PyObject *given, DemandC *demand, GivenU64s *keys) {
     PyObject *held = PyObject_GetAttr(given, interned.keys);
     int failed = held == NULL ? -1 : u64s_read(keys, held);
     Py_XDECREF(held);
-    if (failed || read_attribute(given, interned.prompt_tokens, &demand->prompt_tokens) < 0 ||
-        read_attribute(given, interned.uncached_tokens, &demand->uncached_tokens) < 0 ||
-        read_attribute(given, interned.expected_output_tokens, &demand->expected_output_tokens) < 0 ||
-        read_flag(given, interned.streams, &demand->streams) < 0 ||
-        read_flag(given, interned.turn, &demand->turn) < 0) {
-        return -1;
-    }
+    TRY(failed);
+    TRY(read_attribute(given, interned.prompt_tokens, 'N', &demand->prompt_tokens));
+    TRY(read_attribute(given, interned.uncached_tokens, 'N', &demand->uncached_tokens));
+    TRY(read_attribute(given, interned.expected_output_tokens, 'N',
+                       &demand->expected_output_tokens));
+    TRY(read_attribute(given, interned.streams, 'p', &demand->streams));
+    TRY(read_attribute(given, interned.turn, 'p', &demand->turn));
     demand->hashes = PyObject_GetAttr(given, interned.hashes);
     if (demand->hashes == Py_None) {
         Py_CLEAR(demand->hashes);
@@ -328,17 +314,10 @@ static PyObject *sequences_new(NEW_ARGUMENTS) {
     self->silent = PyDict_New();
     self->arrivals = (Arrivals *)arrivals_type.tp_alloc(&arrivals_type, 0);
     self->turns = PyDict_New();
-    if (self->bookings == NULL || self->loads == NULL || self->silent == NULL ||
-        self->arrivals == NULL || self->turns == NULL) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
+    return made_or_null(self);
 }
 
-static int sequences_traverse(Sequences *self, visitproc visit, void *arg) {
-    VISIT_ALL(self->bookings, self->loads, self->silent, self->turns, self->statistics);
-    return 0;
-}
+TRAVERSE(Sequences, sequences, bookings, loads, silent, turns, statistics)
 
 /* Nothing becomes NULL: who still holds it may go on. */
 static int sequences_clear(Sequences *self) {
@@ -347,21 +326,13 @@ static int sequences_clear(Sequences *self) {
     return 0;
 }
 
-static void sequences_dealloc(Sequences *self) {
-    PyObject_GC_UnTrack(self);
-    XDECREF_ALL(self->bookings, self->silent, self->loads, self->turns, self->arrivals,
-                self->statistics);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
+GC_DEALLOC(Sequences, sequences, bookings, silent, loads, turns, arrivals, statistics)
 
 static PyMemberDef members[] = {
-    {"bookings", T_OBJECT_EX, offsetof(Sequences, bookings), READONLY, NULL},
-    {"turns", T_OBJECT_EX, offsetof(Sequences, turns), READONLY, NULL},
-    {"arrivals", T_OBJECT_EX, offsetof(Sequences, arrivals), READONLY, NULL},
-    {"block_size", T_LONGLONG, offsetof(Sequences, block_size), READONLY, NULL},
-    {"generation", T_LONGLONG, offsetof(Sequences, generation), READONLY, NULL},
-    {"lease_s", T_DOUBLE, offsetof(Sequences, lease_s), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(Sequences, T_OBJECT_EX, READONLY, bookings, turns, arrivals)
+    FIELDS(Sequences, T_LONGLONG, READONLY, block_size, generation)
+    FIELDS(Sequences, T_DOUBLE, READONLY, lease_s)
+    {NULL},
 };
 
 static PyMethodDef methods[] = {

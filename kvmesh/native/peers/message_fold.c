@@ -447,11 +447,7 @@ static PyObject *fold_new(NEW_ARGUMENTS) {
     return (PyObject *)self;
 }
 
-static int fold_traverse(MessageFold *self, visitproc visit, void *arg) {
-    VISIT_ALL(self->events, self->sequences, self->hints, self->members, self->strangers, self->out,
-              self->distrusted);
-    return 0;
-}
+TRAVERSE(MessageFold, fold, events, sequences, hints, members, strangers, out, distrusted)
 
 /* Nothing becomes NULL: who still holds it may go on. */
 static int fold_clear(MessageFold *self) {
@@ -459,17 +455,11 @@ static int fold_clear(MessageFold *self) {
     return 0;
 }
 
-static void fold_dealloc(MessageFold *self) {
-    PyObject_GC_UnTrack(self);
-    XDECREF_ALL(self->events, self->sequences, self->speeds, self->hints, self->members,
-                self->strangers, self->out, self->distrusted);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
+GC_DEALLOC(MessageFold, fold, events, sequences, speeds, hints, members, strangers, out, distrusted)
 
 static PyMemberDef members[] = {
-    {"applied", T_LONGLONG, offsetof(MessageFold, applied), READONLY, NULL},
-    {"gaps", T_LONGLONG, offsetof(MessageFold, gaps), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(MessageFold, T_LONGLONG, READONLY, applied, gaps)
+    {NULL},
 };
 
 static PyMethodDef methods[] = {

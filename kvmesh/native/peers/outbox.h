@@ -34,7 +34,7 @@ typedef struct {
 
 /* How an attempt failed; `kind` is bytes. */
 typedef struct {
-    long verdict;
+    long long verdict;
     PyObject *kind;
     double lost_s, retry_after_s;
 } Failure;

@@ -8,19 +8,9 @@
 enum { VERDICT_UNKNOWN, VERDICT_SERVED };
 enum { KEPT_ROOM = 1 << 18 };
 
-static int read_seconds(PyObject *attempt, PyObject *name, double *seconds) {
-    PyObject *given = PyObject_GetAttr(attempt, name);
-    *seconds = given == NULL ? -1.0 : PyFloat_AsDouble(given);
-    Py_XDECREF(given);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 /* Read an attempt; -1 with an error set. May run anything. `kind` is to be let go either way. */
 static int read_failure(PyObject *attempt, Failure *out) {
-    PyObject *verdict = PyObject_GetAttr(attempt, interned.verdict);
-    out->verdict = verdict == NULL ? -1 : PyLong_AsLong(verdict);
-    Py_XDECREF(verdict);
-    TRY(no_error());
+    TRY(read_attribute(attempt, interned.verdict, 'L', &out->verdict));
     PyObject *kind = PyObject_GetAttr(attempt, interned.kind);
     if (kind != NULL && !PyUnicode_Check(kind)) {
         PyErr_Format(PyExc_TypeError, "an attempt's kind is a str, not %.100R", kind);
@@ -31,8 +21,8 @@ static int read_failure(PyObject *attempt, Failure *out) {
     out->kind = cut == NULL ? NULL : PyUnicode_AsEncodedString(cut, "utf-8", "replace");
     Py_XDECREF(cut);
     NEED(out->kind);
-    TRY(read_seconds(attempt, interned.lost_s, &out->lost_s));
-    return read_seconds(attempt, interned.retry_after_s, &out->retry_after_s);
+    TRY(read_attribute(attempt, interned.lost_s, 'd', &out->lost_s));
+    return read_attribute(attempt, interned.retry_after_s, 'd', &out->retry_after_s);
 }
 
 static PyObject *call_placed(BookingOutbox *self, PyObject *booking) {
@@ -156,14 +146,6 @@ static PyObject *message(const BookingOutbox *self, const Run *run, PyObject *sh
     return made;
 }
 
-static int append_message(const BookingOutbox *self, PyObject *taken, const Run *run,
-                          PyObject *shares) {
-    PyObject *made = message(self, run, shares);
-    int failed = made == NULL ? -1 : PyList_Append(taken, made);
-    Py_XDECREF(made);
-    return failed;
-}
-
 /* Append the messages of `all` records; -1 with MemoryError set. */
 static int split(const BookingOutbox *self, PyObject *taken, const Run *all,
                  const Py_ssize_t *bounds, PyObject *shares) {
@@ -174,7 +156,7 @@ static int split(const BookingOutbox *self, PyObject *taken, const Run *all,
         run.events++;
         int last = run.at + run.bytes >= end;
         if (last || (Py_ssize_t)run.events >= bounds[0] || (Py_ssize_t)run.bytes >= bounds[1]) {
-            TRY(append_message(self, taken, &run, last ? shares : NULL));
+            TRY(list_add(taken, message(self, &run, last ? shares : NULL)));
             run = (Run){.at = run.at + run.bytes, .first_seq = run.first_seq + run.events};
         }
     }
@@ -199,7 +181,7 @@ static PyObject *call_take(BookingOutbox *self, ARGUMENTS) {
     self->events = 0;
     int failed = all.events ? split(self, taken, &all, bounds, shares)
                  : shares != NULL && PyBytes_GET_SIZE(shares)
-                     ? append_message(self, taken, &all, shares)
+                     ? list_add(taken, message(self, &all, shares))
                      : 0;
     if (self->records == NULL && room <= KEPT_ROOM) {
         self->records = records;
@@ -234,16 +216,10 @@ static PyObject *outbox_new(NEW_ARGUMENTS) {
     self->bookings = PyDict_New();
     self->retried = PyDict_New();
     self->workers = PyDict_New();
-    if (self->bookings == NULL || self->retried == NULL || self->workers == NULL) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
+    return made_or_null(self);
 }
 
-static int outbox_traverse(BookingOutbox *self, visitproc visit, void *arg) {
-    VISIT_ALL(self->sequences, self->on_first);
-    return 0;
-}
+TRAVERSE(BookingOutbox, outbox, sequences, on_first)
 
 /* The tables stay: they are part of no cycle, and methods need them. */
 static int outbox_clear(BookingOutbox *self) {
@@ -260,14 +236,13 @@ static void outbox_dealloc(BookingOutbox *self) {
 }
 
 static PyMemberDef members[] = {
-    {"epoch", T_ULONGLONG, offsetof(BookingOutbox, epoch), READONLY, NULL},
-    {"next_seq", T_ULONGLONG, offsetof(BookingOutbox, next_seq), READONLY, NULL},
-    {"waiting", T_ULONGLONG, offsetof(BookingOutbox, events), READONLY, "Events to be taken."},
-    {"untold", T_LONGLONG, offsetof(BookingOutbox, untold), READONLY, NULL},
-    {"gathering", T_BOOL, offsetof(BookingOutbox, gathering), 0, NULL},
-    {"on_first", T_OBJECT, offsetof(BookingOutbox, on_first), 0, NULL},
-    {"format", T_UBYTE, offsetof(BookingOutbox, format), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(BookingOutbox, T_ULONGLONG, READONLY, epoch, next_seq)
+    FIELDS(BookingOutbox, T_LONGLONG, READONLY, untold)
+    FIELDS(BookingOutbox, T_BOOL, 0, gathering)
+    FIELDS(BookingOutbox, T_OBJECT, 0, on_first)
+    FIELDS(BookingOutbox, T_UBYTE, 0, format)
+    {"waiting", T_ULONGLONG, offsetof(BookingOutbox, events), READONLY, NULL},
+    {NULL},
 };
 
 static PyMethodDef methods[] = {

@@ -69,13 +69,8 @@ void peer_drop(Peer *self, uint32_t number) {
     }
     Booking *gone = hole->booking;
     size_t last = self->room - 1, free_at = (size_t)(hole - self->places);
-    for (size_t at = (free_at + 1) & last; self->places[at].booking != NULL; at = (at + 1) & last) {
-        size_t home = home_of(self, self->places[at].number);
-        if (((at - home) & last) >= ((at - free_at) & last)) {
-            self->places[free_at] = self->places[at];
-            free_at = at;
-        }
-    }
+    CLOSE_HOLE(free_at, last, self->places[at].booking == NULL,
+               home_of(self, self->places[at].number), self->places[free_at] = self->places[at]);
     self->places[free_at].booking = NULL;
     self->used--;
     Py_DECREF(gone);
@@ -140,10 +135,7 @@ static PyObject *peer_new(NEW_ARGUMENTS) {
     self->next_seq = 1;
     self->complete = 1;
     self->renewed_s = self->counted_s = now;
-    if (self->name == NULL || self->workers == NULL || self->republished == NULL) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
+    return made_or_null(self);
 }
 
 static void peer_dealloc(Peer *self) {
@@ -155,21 +147,14 @@ static void peer_dealloc(Peer *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-#define FIELD(name, type, flags) \
-    { #name, type, offsetof(Peer, name), flags, NULL }
-
 static PyMemberDef members[] = {
-    FIELD(name, T_OBJECT_EX, READONLY),
-    FIELD(workers, T_OBJECT_EX, READONLY),
-    FIELD(republished, T_OBJECT_EX, READONLY),
-    FIELD(unconfirmed, T_OBJECT, 0),
-    FIELD(epoch, T_LONGLONG, READONLY),
-    FIELD(next_seq, T_LONGLONG, 0),
-    FIELD(booked, T_LONGLONG, 0),
-    FIELD(renewed_s, T_DOUBLE, 0),
-    FIELD(counted_s, T_DOUBLE, 0),
-    FIELD(complete, T_BOOL, 0),
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(Peer, T_OBJECT_EX, READONLY, name, workers, republished)
+    FIELDS(Peer, T_OBJECT, 0, unconfirmed)
+    FIELDS(Peer, T_LONGLONG, READONLY, epoch)
+    FIELDS(Peer, T_LONGLONG, 0, next_seq, booked)
+    FIELDS(Peer, T_DOUBLE, 0, renewed_s, counted_s)
+    FIELDS(Peer, T_BOOL, 0, complete)
+    {NULL},
 };
 
 PyTypeObject peer_type = {

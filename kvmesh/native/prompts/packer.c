@@ -16,10 +16,7 @@ static PyObject *packer_new(NEW_ARGUMENTS) {
     return (PyObject *)self;
 }
 
-static int packer_traverse(TextPacker *self, visitproc visit, void *arg) {
-    VISIT_ALL(self->cache, self->encode_batch, self->forms);
-    return 0;
-}
+TRAVERSE(TextPacker, packer, cache, encode_batch, forms)
 
 /* The dict stays: what the collector took apart may still be asked. */
 static int packer_clear(TextPacker *self) {
@@ -27,12 +24,7 @@ static int packer_clear(TextPacker *self) {
     return 0;
 }
 
-static void packer_dealloc(TextPacker *self) {
-    PyObject_GC_UnTrack(self);
-    packer_clear(self);
-    XDECREF_ALL(self->cache, self->forms);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
+GC_DEALLOC_AFTER(TextPacker, packer, packer_clear(self), cache, forms)
 
 /* Whether `value` is a tuple of `size` (or any, for -1) members, each exactly a `type`. */
 static int is_tuple_of(PyObject *value, PyTypeObject *type, Py_ssize_t size) {
@@ -339,7 +331,7 @@ static PyMethodDef packer_methods[] = {
 };
 
 static PyMemberDef packer_members[] = {
-    {"packed", T_LONGLONG, offsetof(TextPacker, packed), READONLY, "Chats packed."},
+    FIELDS(TextPacker, T_LONGLONG, READONLY, packed)
     {NULL},
 };
 

@@ -19,16 +19,10 @@ static PyObject *cache_new(NEW_ARGUMENTS) {
     self->half = capacity / 2 > 1 ? capacity / 2 : 1;
     self->young = PyDict_New();
     self->old = PyDict_New();
-    if (self->young == NULL || self->old == NULL) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
+    return made_or_null(self);
 }
 
-static void cache_dealloc(TextCache *self) {
-    XDECREF_ALL(self->young, self->old);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
+DEALLOC(TextCache, cache, young, old)
 
 static int check_text(PyObject *text) {
     REFUSE(!PyUnicode_CheckExact(text), PyExc_TypeError, "a text is a str, not %.80s",

@@ -1,6 +1,7 @@
 /* OutputLengths: see lengths.h. Operations and their order are those of
  * tests/reference/routing/output_lengths.py, which says why, too.
  */
+#include "base/names.h"
 #include "base/arrays.h"
 #include "base/shell.h"
 #include "speeds/lengths.h"
@@ -83,6 +84,15 @@ static int set_block_size(Lengths *self, long long block_size) {
     return 0;
 }
 
+PyObject *forecast_families(const Forecast *self) {
+    PyObject *families = PyTuple_New(self->families);
+    for (int i = 0; families != NULL && i < self->families; i++) {
+        PyObject *pair = Py_BuildValue("LK", self->family[i].tokens, self->family[i].key);
+        set_made(&families, i, pair);
+    }
+    return families;
+}
+
 static PyObject *lengths_forecast_method(Lengths *self, PyObject *hashes) {
     Forecast found;
     GivenU64s given = {.at = NULL};
@@ -91,19 +101,10 @@ static PyObject *lengths_forecast_method(Lengths *self, PyObject *hashes) {
                  lengths_forecast(self, given.at, given.count, &found) < 0;
     u64s_close(&given);
     Py_XDECREF(known);
-    PyObject *families = failed ? NULL : PyTuple_New(found.families);
-    for (int i = 0; families != NULL && i < found.families; i++) {
-        PyObject *pair = Py_BuildValue("LK", found.family[i].tokens, found.family[i].key);
-        set_made(&families, i, pair);
-    }
-    NEED_OR_NULL(families);
-    PyObject *forecast = PyObject_CallFunction(self->forecast_type, "dLL", found.tokens,
-                                               found.samples, found.family_tokens);
-    if (forecast == NULL) {
-        Py_DECREF(families);
-        return NULL;
-    }
-    return Py_BuildValue("NN", families, forecast);
+    return failed ? NULL
+                  : Py_BuildValue("NN", forecast_families(&found),
+                                  PyObject_CallFunction(self->forecast_type, "dLL", found.tokens,
+                                                        found.samples, found.family_tokens));
 }
 
 /* Read the pairs that `forecast` made; -1 with an error set. */
@@ -127,13 +128,8 @@ static PyObject *lengths_learn_method(Lengths *self, NAMED_ARGUMENTS) {
     PyObject *families, *foreseen;
     long long tokens;
     TRY_OR_NULL(READ("learn", "TLO", "families tokens foreseen", &families, &tokens, &foreseen));
-    PyObject *samples = PyObject_GetAttrString(foreseen, "samples");
-    PyObject *mean = samples == NULL ? NULL : PyObject_GetAttrString(foreseen, "tokens");
-    if (mean != NULL) {
-        forecast.samples = PyLong_AsLongLong(samples);
-        forecast.tokens = PyFloat_AsDouble(mean);
-    }
-    XDECREF_ALL(samples, mean);
+    TRY_OR_NULL(read_attribute(foreseen, interned.samples, 'L', &forecast.samples));
+    TRY_OR_NULL(read_attribute(foreseen, interned.tokens, 'd', &forecast.tokens));
     if (PyErr_Occurred() || read_families(families, &forecast) < 0 ||
         lengths_learn(self, &forecast, tokens) < 0) {
         return NULL;
@@ -143,10 +139,7 @@ static PyObject *lengths_learn_method(Lengths *self, NAMED_ARGUMENTS) {
 
 static PyObject *lengths_resize(Lengths *self, PyObject *given) {
     long long block_size = PyLong_AsLongLong(given);
-    if (PyErr_Occurred() || set_block_size(self, block_size) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return none_or_null(PyErr_Occurred() ? -1 : set_block_size(self, block_size));
 }
 
 static PyObject *lengths_statistics(Lengths *self, PyObject *Py_UNUSED(nothing)) {

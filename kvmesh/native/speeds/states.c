@@ -2,13 +2,9 @@
 #include "base/shell.h"
 #include "speeds/states.h"
 
-#define FLOAT(name) \
-    { #name, T_DOUBLE, offsetof(Ratio, name), 0, NULL }
-
 static PyMemberDef ratio_members[] = {
-    FLOAT(ms), FLOAT(tokens), FLOAT(squares), FLOAT(error), FLOAT(factor),
-    FLOAT(slow_ms),
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(Ratio, T_DOUBLE, 0, ms, tokens, squares, error, factor, slow_ms)
+    {NULL},
 };
 
 PyTypeObject ratio_type = {
@@ -28,10 +24,7 @@ static PyObject *state_new(NEW_ARGUMENTS) {
     return (PyObject *)self;
 }
 
-static void state_dealloc(WorkerState *self) {
-    XDECREF_ALL(self->worker, self->loads, self->prefill, self->info, self->report, self->gaps);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
+DEALLOC(WorkerState, state, worker, loads, prefill, info, report, gaps)
 
 static PyObject *state_loads(WorkerState *self, void *Py_UNUSED(closure)) {
     return Py_NewRef(self->loads);
@@ -45,16 +38,11 @@ static int state_set_loads(WorkerState *self, PyObject *value, void *Py_UNUSED(c
 }
 
 static PyMemberDef state_members[] = {
-    {"worker", T_OBJECT_EX, offsetof(WorkerState, worker), READONLY, NULL},
-    {"prefill", T_OBJECT_EX, offsetof(WorkerState, prefill), READONLY, NULL},
-    {"info", T_OBJECT_EX, offsetof(WorkerState, info), 0, NULL},
-    {"report", T_OBJECT_EX, offsetof(WorkerState, report), 0, NULL},
-    {"gaps", T_OBJECT_EX, offsetof(WorkerState, gaps), 0, NULL},
-    {"capacity_blocks", T_LONGLONG, offsetof(WorkerState, capacity_blocks), 0, NULL},
-    {"blank_blocks", T_LONGLONG, offsetof(WorkerState, blank_blocks), 0, NULL},
-    {"failure_share", T_DOUBLE, offsetof(WorkerState, failure_share), 0, NULL},
-    {"lost_ms", T_DOUBLE, offsetof(WorkerState, lost_ms), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(WorkerState, T_OBJECT_EX, READONLY, worker, prefill)
+    FIELDS(WorkerState, T_OBJECT_EX, 0, info, report, gaps)
+    FIELDS(WorkerState, T_LONGLONG, 0, capacity_blocks, blank_blocks)
+    FIELDS(WorkerState, T_DOUBLE, 0, failure_share, lost_ms)
+    {NULL},
 };
 
 static PyGetSetDef state_getters[] = {

@@ -32,13 +32,8 @@ static void frozen_dealloc(Frozen *self) {
 static int fill(PyObject *held, Table *table, const Reading *reading) {
     for (uint32_t i = 0; i < reading->count; i++) {
         const Entry *entry = reading->entries + i;
-        PyObject *mask = sets_mask(&table->sets, entry->set);
-        PyObject *key = mask == NULL ? NULL : PyLong_FromUnsignedLongLong(entry->key >> 8);
-        int failed = key == NULL || PyDict_SetItem(held, key, mask) < 0;
-        Py_XDECREF(key);
-        if (failed) {
-            return -1;
-        }
+        TRY(dict_add(held, PyLong_FromUnsignedLongLong(entry->key >> 8),
+                     Py_XNewRef(sets_mask(&table->sets, entry->set))));
     }
     return 0;
 }

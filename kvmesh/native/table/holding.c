@@ -18,10 +18,7 @@ Holding *holding_make(uint32_t slot) {
     return self;
 }
 
-static void holding_dealloc(Holding *self) {
-    Py_XDECREF(self->bit);
-    PyObject_Free(self);
-}
+DEALLOC(Holding, holding, bit)
 
 static PyObject *holding_bit(Holding *self, void *Py_UNUSED(closure)) {
     return Py_NewRef(self->bit);

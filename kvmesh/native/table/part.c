@@ -160,11 +160,7 @@ static int open_rows(Making *self) {
 
 /* Return where a key of the first source is among places, or would be. */
 static uint32_t *place_of(Making *self, uint64_t key) {
-    size_t at = (size_t)(mixed(key) >> 32) & (self->room - 1);
-    while (self->places[at] && self->rows[self->places[at] - 1].key != key) {
-        at = (at + 1) & (self->room - 1);
-    }
-    return self->places + at;
+    return INDEX_SLOT(self->places, self->room - 1, self->rows, key);
 }
 
 /* Make so many more blocks rows, those of the first source first; return whether all are. A block of both

@@ -176,21 +176,12 @@ Entry *shard_insert(Shard *self, uint64_t block, uint64_t hash) {
 }
 
 void segment_remove(Shard *self, uint32_t number, Segment *segment, Entry *entry) {
-    uint32_t last = segment->room - 1, at = (uint32_t)(entry - segment->entries), next = at;
-    /* Entries behind the gap close it, unless that put one before its home. */
-    for (;;) {
-        next = (next + 1) & last;
-        entry = segment->entries + next;
-        if (!entry->set) {
-            break;
-        }
-        uint32_t home = home_of(hash_of(entry, number), last);
-        if (((next - home) & last) >= ((next - at) & last)) {
-            segment->entries[at] = *entry;
-            at = next;
-        }
-    }
-    segment->entries[at] = (Entry){0};
+    uint32_t last = segment->room - 1;
+    uint64_t hole = (uint64_t)(entry - segment->entries);
+    CLOSE_HOLE(hole, last, !segment->entries[at].set,
+               home_of(hash_of(segment->entries + at, number), last),
+               segment->entries[hole] = segment->entries[at]);
+    segment->entries[hole] = (Entry){0};
     segment->used--;
     self->used--;
 }

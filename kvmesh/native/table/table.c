@@ -121,9 +121,7 @@ static int note_missing(PyObject *missing, uint64_t block) {
     if (missing == NULL) {
         return 0;
     }
-    PyObject *number = PyLong_FromUnsignedLongLong(block);
-    int failed = number == NULL || PyList_Append(missing, number) < 0;
-    Py_XDECREF(number);
+    int failed = list_add(missing, PyLong_FromUnsignedLongLong(block)) < 0;
     return failed ? -1 : 0;
 }
 

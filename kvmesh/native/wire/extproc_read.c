@@ -145,9 +145,8 @@ static int read_header(const Message *message, Span rest, PyObject *headers) {
     PyObject *lower = lower_of(message, name);
     PyObject *text = lower == NULL ? NULL : bytes_of(message, raw.end > raw.at ? raw : value);
     PyObject *header = text == NULL ? NULL : PyTuple_Pack(2, lower, text);
-    int failed = header == NULL || PyList_Append(headers, header) < 0;
-    XDECREF_ALL(lower, text, header);
-    return failed ? -1 : 0;
+    XDECREF_ALL(lower, text);
+    return list_add(headers, header);
 }
 
 /* Return the headers of a HeaderMap. */
@@ -264,9 +263,7 @@ static int add_words(const Message *message, Span text, PyObject *words) {
         if (word.at == word.end) {
             continue;
         }
-        PyObject *found = text_of(message, word);
-        int failed = found == NULL || PyList_Append(words, found) < 0;
-        Py_XDECREF(found);
+        int failed = list_add(words, text_of(message, word)) < 0;
         if (failed) {
             return -1;
         }

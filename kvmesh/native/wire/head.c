@@ -126,9 +126,8 @@ static PyObject *value_of(const Head *head, const HeadLine *line) {
 static int append_pair(PyObject *list, const Head *head, const HeadLine *line, PyObject *name) {
     PyObject *value = name == NULL ? NULL : value_of(head, line);
     PyObject *pair = value == NULL ? NULL : PyTuple_Pack(2, name, value);
-    int failed = pair == NULL || PyList_Append(list, pair) < 0;
-    XDECREF_ALL(pair, value, name);
-    return failed ? -1 : 0;
+    XDECREF_ALL(value, name);
+    return list_add(list, pair);
 }
 
 static PyObject *head_headers(Head *self, PyObject *Py_UNUSED(unused)) {

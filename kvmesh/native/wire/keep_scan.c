@@ -156,14 +156,8 @@ static int note_cut(Scan *self, const Span *list) {
     if (keeper == NULL || !keeper->strip) {
         return 0;
     }
-    if (keeper->count == keeper->room) {
-        Py_ssize_t room = keeper->room + keeper->room / 2 + 2;
-        if (RESIZE(keeper->cuts, room) < 0) {
-            self->no_memory = 1;
-            return -1;
-        }
-        keeper->room = room;
-    }
+    self->no_memory = GROW(keeper->cuts, keeper->count, keeper->room, 2) < 0;
+    RETURN_IF(self->no_memory, -1);
     keeper->cuts[keeper->count++] = (IdList){list->at - self->piece, list->end - self->piece};
     return 0;
 }

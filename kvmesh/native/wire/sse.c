@@ -329,9 +329,9 @@ static PyGetSetDef stream_properties[] = {
 };
 
 static PyMemberDef stream_members[] = {
-    {"tokens", T_PYSSIZET, offsetof(EventStream, tokens), READONLY, "events that carry output"},
-    {"due", T_PYSSIZET, offsetof(EventStream, due), 0, "the tokens at which `take` says so"},
-    {NULL, 0, 0, 0, NULL},
+    FIELDS(EventStream, T_PYSSIZET, READONLY, tokens)
+    FIELDS(EventStream, T_PYSSIZET, 0, due)
+    {NULL},
 };
 
 static PyMethodDef stream_methods[] = {
@@ -357,10 +357,7 @@ static PyObject *stream_new(NEW_ARGUMENTS) {
     return (PyObject *)self;
 }
 
-static int stream_traverse(EventStream *self, visitproc visit, void *arg) {
-    VISIT_ALL(self->make, self->find, self->usage, self->twin, self->kept);
-    return 0;
-}
+TRAVERSE(EventStream, stream, make, find, usage, twin, kept)
 
 static int stream_clear(EventStream *self) {
     CLEAR_ALL(self->find, self->usage, self->make, self->twin, self->kept);

@@ -1,4 +1,6 @@
 /* What an event stream has its pure twin do, and what that has counted. */
+#include "base/arguments.h"
+#include "base/names.h"
 #include "wire/sse.h"
 
 /* Return a new reference to the twin. */
@@ -16,10 +18,11 @@ PyObject *stream_twin(EventStream *self) {
 
 /* Let go of what a call of the twin returned, and take over what it has counted; -1 if it raised. */
 int stream_count_twins(EventStream *self, PyObject *twin, PyObject *returned) {
-    PyObject *found = returned == NULL ? NULL : PyObject_GetAttrString(twin, "tokens");
-    Py_ssize_t tokens = found == NULL ? -1 : PyLong_AsSsize_t(found);
-    XDECREF_ALL(found, returned);
-    Py_DECREF(twin);
+    Py_ssize_t tokens = -1;
+    if (returned != NULL && read_attribute(twin, interned.tokens, 'n', &tokens) < 0) {
+        tokens = -1;
+    }
+    XDECREF_ALL(returned, twin);
     if (tokens < 0) {
         return PyErr_Occurred() ? -1 : 0;
     }

@@ -270,10 +270,7 @@ static PyObject *finish(const Line *line, Head *head, const char *data, Py_ssize
     PyTuple_SET_ITEM(made, 2, PyBytes_FromStringAndSize(line->end, data + size - line->end));
     PyTuple_SET_ITEM(made, 3, PyUnicode_FromStringAndSize(line->target, path_end - line->target));
     PyTuple_SET_ITEM(made, 4, PyUnicode_FromStringAndSize(query, line->target_end - query));
-    if (PyErr_Occurred()) {
-        Py_CLEAR(made);
-    }
-    return made;
+    return made_or_null(made);
 }
 
 static PyObject *take_request(PyObject *Py_UNUSED(module), ARGUMENTS) {
