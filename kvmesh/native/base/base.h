@@ -31,6 +31,7 @@ static inline int no_memory(void) {
         if (failed) return value; \
     } while (0)
 #define TRY(call) RETURN_IF((call) < 0, -1)
+#define TRY_IF(needed, call) RETURN_IF((needed) && (call) < 0, -1)
 #define TRY_OR_NULL(call) RETURN_IF((call) < 0, NULL)
 #define NEED(made) RETURN_IF((made) == NULL, -1)
 #define NEED_OR_NULL(made) RETURN_IF((made) == NULL, NULL)

@@ -17,6 +17,12 @@
 #define METHOD_KEYWORDS(name, function) \
     {name, AS_FUNCTION(function), METH_FASTCALL | METH_KEYWORDS, NULL}
 
+/* A getter, and a method without arguments, of one expression of `self`. */
+#define GETTER(struct_, name, expression) \
+    static PyObject *name(struct_ *self, void *Py_UNUSED(closure)) { return expression; }
+#define RETURNS(struct_, name, expression) \
+    static PyObject *name(struct_ *self, PyObject *Py_UNUSED(nothing)) { return expression; }
+
 /* The members of a PyMemberDef's table that are named as their fields, all of one kind. */
 #define STRUCT_OF(struct_, kind, flags) struct_
 #define KIND_OF(struct_, kind, flags) kind

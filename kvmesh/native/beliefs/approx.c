@@ -116,9 +116,7 @@ int approx_expire(Approx *self, double now, long long budget) {
             return 0;
         }
         long long gone = drop(self, leases, left);
-        if (gone < 0) {
-            return -1;
-        }
+        TRY(gone);
         self->expired += gone;
         left -= gone;
     }
@@ -136,9 +134,7 @@ static int prune(Approx *self, long long at_most) {
             break;
         }
         long long gone = drop(self, leases, at_most < excess ? at_most : excess);
-        if (gone < 0) {
-            return -1;
-        }
+        TRY(gone);
         self->pruned += gone;
         at_most -= gone;
         self->pruning = gone < excess;
@@ -297,9 +293,7 @@ static int believe(Approx *self, Leases *leases, const uint64_t *blocks, Py_ssiz
 static int record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count,
                   double now, double ttl_s, int kept) {
     double until;
-    if (self->next_end <= now && approx_expire(self, now, SLICE) < 0) {
-        return -1;
-    }
+    TRY_IF(self->next_end <= now, approx_expire(self, now, SLICE));
     if (!count || ttl_s <= 0) {
         return 0;
     }
@@ -417,17 +411,13 @@ static int64_t clear_slice(Approx *self) {
 
 int approx_sweep(Approx *self, long long budget) {
     while (budget > 0 && self->released) {
-        if (self->dead == NULL && begin_walk(self) < 0) {
-            return -1;
-        }
+        TRY_IF(self->dead == NULL, begin_walk(self));
         if (self->next_shard == SHARDS) {
             end_walk(self);
             continue;
         }
         int64_t blocks = clear_slice(self);
-        if (blocks < 0) {
-            return -1;
-        }
+        TRY(blocks);
         budget -= blocks + 1;
     }
     return !self->released;

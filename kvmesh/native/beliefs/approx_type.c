@@ -168,9 +168,7 @@ static PyObject *approx_sweep_call(Approx *self, PyObject *object) {
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
-static PyObject *approx_workers(Approx *self, PyObject *Py_UNUSED(nothing)) {
-    return PyDict_Keys(self->leases);
-}
+RETURNS(Approx, approx_workers, PyDict_Keys(self->leases))
 
 static PyObject *approx_blocks_call(Approx *self, PyObject *worker) {
     long long blocks = approx_blocks(self, worker);
@@ -313,6 +311,5 @@ static PyMethodDef methods[] = {
 PyTypeObject approx_type = {
     GC_TYPE("Approx", Approx, approx),
     .tp_clear = (inquiry)approx_forget,
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

@@ -125,9 +125,7 @@ static int reserve(Tree *self, const uint64_t *blocks, Py_ssize_t count) {
         counts[part_of(self, mixed(blocks[i]))]++;
     }
     for (uint32_t number = 0; number < 1U << SPLIT_BITS; number++) {
-        if (counts[number] && grow(self, self->parts + number, counts[number]) < 0) {
-            return -1;
-        }
+        TRY_IF(counts[number], grow(self, self->parts + number, counts[number]));
     }
     return 0;
 }

@@ -121,17 +121,11 @@ static PyMemberDef members[] = {
     {NULL},
 };
 
-static PyObject *scanned_urgency(Scanned *self, void *Py_UNUSED(closure)) {
-    return PyLong_FromLong(self->scan.urgency);
-}
+GETTER(Scanned, scanned_urgency, PyLong_FromLong(self->scan.urgency))
 
-static PyObject *scanned_streams(Scanned *self, void *Py_UNUSED(closure)) {
-    return PyBool_FromLong(self->scan.stream);
-}
+GETTER(Scanned, scanned_streams, PyBool_FromLong(self->scan.stream))
 
-static PyObject *scanned_limit(Scanned *self, void *Py_UNUSED(closure)) {
-    return PyLong_FromLongLong(self->scan.limit > 0 ? self->scan.limit : 0);
-}
+GETTER(Scanned, scanned_limit, PyLong_FromLongLong(self->scan.limit > 0 ? self->scan.limit : 0))
 
 static PyGetSetDef getters[] = {
     {"bare", (getter)scanned_bare, NULL, "Whether only plain messages reach the template.", NULL},
@@ -158,7 +152,5 @@ PyMethodDef native_scanned_methods[] = {
 
 PyTypeObject scanned_type = {
     INNER_TYPE("Scanned", Scanned, scanned),
-    .tp_methods = methods,
-    .tp_members = members,
-    .tp_getset = getters,
+    .tp_members = members, .tp_getset = getters, .tp_methods = methods,
 };

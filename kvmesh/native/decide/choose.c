@@ -283,9 +283,7 @@ static Py_ssize_t keep_smallest(Decider *self, const Question *asked, Py_ssize_t
     Py_ssize_t count = 0;
     for (Py_ssize_t i = 0; i < candidates; i++) {
         long long blocks = cached_blocks(self, asked->states[self->ties[i]]);
-        if (blocks < 0) {
-            return -1;
-        }
+        TRY(blocks);
         count = i == 0 || blocks < least ? 0 : count;
         least = count == 0 ? blocks : least;
         if (blocks == least) {
@@ -342,9 +340,7 @@ Py_ssize_t choose_blind(Decider *self, const Question *asked) {
     }
     if (self->by->mode == MODE_POWER_OF_TWO && count > 1) {
         Py_ssize_t first = pick(self, count), second = first < 0 ? -1 : pick(self, count - 1);
-        if (second < 0) {
-            return -1;
-        }
+        TRY(second);
         self->ties[0] = first;
         self->ties[1] = second < first ? second : second + 1;
         return choose_least(self, asked, self->ties, 2);

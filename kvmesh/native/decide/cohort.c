@@ -184,9 +184,7 @@ static int note_drop(Decider *self, const Asked *asked, const Drop *drop, const 
             WorkerState *state = slot < slots->count ? slots->states[slot] : NULL;
             int doubted = state != NULL && distrust ? PySet_Contains(self->distrusted, state->worker)
                                                  : 0;
-            if (doubted < 0) {
-                return -1;
-            }
+            TRY(doubted);
             if (state != NULL && routed && drop->depth > believed_at(asked, state)) {
                 state->routed_in = asked->question;
                 state->routed = drop->depth;
@@ -207,9 +205,7 @@ static int note_drops(Decider *self, Question *question, const Drops *drops, con
     for (Py_ssize_t i = 0; i < drops->count; i++) {
         const Drop *drop = drops->drops + i;
         int noted = note_drop(self, &question->asked, drop, slots, routed, distrust);
-        if (noted < 0) {
-            return -1;
-        }
+        TRY(noted);
         if (noted && drop->depth > question->deepest) {
             question->deepest = drop->depth;
         }
@@ -233,9 +229,7 @@ static int withhold(Decider *self, const View *view, int distrust) {
         PyObject *worker = Py_NewRef(view_name(view, one.slot));
         int doubted = distrust ? PySet_Contains(self->distrusted, worker) : 0;
         Py_DECREF(worker);
-        if (doubted < 0) {
-            return -1;
-        }
+        TRY(doubted);
         self->withheld[one.slot] = one.hit < one.depth && !doubted ? one.depth : 0;
     }
     return 0;
@@ -257,9 +251,7 @@ static int cut_indexed(Decider *self, const Question *question, const View *view
 /* Note how much of the prompt is believed cached at whom; -1 with an error set. */
 static int find_believed(Decider *self, Question *question, Approx *believed, const Slots *slots,
                          double now) {
-    if (believed->next_end <= now && approx_expire(believed, now, EXPIRED_AT_ONCE) < 0) {
-        return -1;
-    }
+    TRY_IF(believed->next_end <= now, approx_expire(believed, now, EXPIRED_AT_ONCE));
     TRY(approx_find(believed, question->hashes, question->blocks, &self->believed_drops));
     return note_drops(self, question, &self->believed_drops, slots, 1, 0);
 }
@@ -284,10 +276,8 @@ int find_overlaps(Decider *self, Question *question, const Cohort *cohort, doubl
         }
     }
     for (int i = 0; i < BELIEFS; i++) {
-        if (self->believed[i] != NULL &&
-            find_believed(self, question, self->believed[i], cohort->believed + i, now) < 0) {
-            return -1;
-        }
+        TRY_IF(self->believed[i] != NULL, find_believed(self, question, self->believed[i],
+                                                        cohort->believed + i, now));
     }
     question->reach = question->deepest;
     return 0;
@@ -304,9 +294,7 @@ static int read_report(const WorkerState *state, PyObject *name, long long *numb
 /* core.index.overlaps.OverlapView.cached_blocks of one worker; -1 with an error set. */
 long long cached_blocks(const Decider *self, const WorkerState *state) {
     int indexed = decider_confirms(self, state->worker);
-    if (indexed < 0) {
-        return -1;
-    }
+    TRY(indexed);
     if (!indexed) {
         const Approx *routed = self->believed[ROUTED];
         return routed == NULL ? 0 : approx_blocks(routed, state->worker);

@@ -339,9 +339,7 @@ static Py_ssize_t choose(Decider *self, Request *request, Question *question, Co
     Py_ssize_t chosen =
         self->by->mode == MODE_KV ? choose_priced(self, request, question)
                                   : choose_blind(self, question);
-    if (chosen < 0) {
-        return -1;
-    }
+    TRY(chosen);
     int all = request->cohort == request->states && self->by->draw == Py_None;
     self->priced = self->by->mode == MODE_KV && all ? (*cohort)->used : 0;
     WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
@@ -353,9 +351,7 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
     Cohort *cohort;
     CandidateTerms terms;
     Py_ssize_t chosen = choose(self, request, question, &cohort, &terms);
-    if (chosen < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(chosen);
     if (terms.wait_ms > request->most_wait_ms) {
         return PyFloat_FromDouble(terms.wait_ms);
     }

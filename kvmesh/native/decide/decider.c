@@ -160,15 +160,12 @@ static PyMethodDef decider_methods[] = {
 PyTypeObject decider_type = {
     GC_TYPE("Decider", Decider, decider),
     .tp_clear = (inquiry)decider_clear,
-    .tp_members = decider_members,
-    .tp_methods = decider_methods,
+    .tp_members = decider_members, .tp_methods = decider_methods,
 };
 
 DEALLOC(Placed, placed, record, booking, request_id, model, hashes, inputs)
 
-static PyObject *placed_families(Placed *self, void *Py_UNUSED(closure)) {
-    return forecast_families(&self->forecast);
-}
+GETTER(Placed, placed_families, forecast_families(&self->forecast))
 
 static PyMemberDef placed_members[] = {
     FIELDS(Placed, T_OBJECT, READONLY, record, booking, request_id, model, hashes, inputs)
@@ -186,6 +183,5 @@ static PyGetSetDef placed_getters[] = {
 
 PyTypeObject placed_type = {
     INNER_TYPE("Placed", Placed, placed),
-    .tp_members = placed_members,
-    .tp_getset = placed_getters,
+    .tp_members = placed_members, .tp_getset = placed_getters,
 };

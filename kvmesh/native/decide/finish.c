@@ -57,9 +57,7 @@ static int begin_answer(Decider *self, Placed *placed, double now) {
     placed->waiting = 0;
     Py_CLEAR(placed->hashes); /* a stream may be long, and 100 KB of prompt have 50 KB of hashes */
     int first = booking == NULL ? 0 : begin(self, booking, now);
-    if (first < 0) {
-        return -1;
-    }
+    TRY(first);
     ring_first_token(self->ring, placed->record, now);
     if (self->outbox != NULL) {
         outbox_first_token(self->outbox, placed->request_id);
@@ -139,9 +137,7 @@ static int release(Decider *self, Booking *booking, int served, double now) {
     if (live < 1) {
         return live;
     }
-    if (served && believe_served(self, booking->worker, booking->hashes, now) < 0) {
-        return -1;
-    }
+    TRY_IF(served, believe_served(self, booking->worker, booking->hashes, now));
     if (PyDict_GET_SIZE(self->late_waiting)) {
         PyObject *ended = PyObject_CallMethod(self->late, "end", "Odi", booking, now, served);
         Py_XDECREF(ended);
@@ -260,9 +256,7 @@ PyObject *decider_free(Decider *self, ARGUMENTS) {
     REFUSE_OR_NULL(nargs != 3, PyExc_TypeError, "free takes 3 arguments, not %zd", nargs);
     Placed *placed = read_placed(self, args[0], args[2], &now);
     int served = placed == NULL ? -1 : PyObject_IsTrue(args[1]);
-    if (served < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(served);
     int live = placed->booking != NULL && placed->booking->loads != NULL;
     if (live && release_placed(self, placed, served, now) < 0) {
         return NULL;

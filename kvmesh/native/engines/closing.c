@@ -130,9 +130,7 @@ static int push_children(Contents *self, const Tier *tier, uint32_t node) {
     Py_ssize_t first = self->stack.count;
     uint32_t child = keyed_at(&self->nodes, node)->two;
     while (child != NO_LINK) {
-        if (tier_closure(tier, child) != NOT_CLOSED && push(&self->stack, child) < 0) {
-            return -1;
-        }
+        TRY_IF(tier_closure(tier, child) != NOT_CLOSED, push(&self->stack, child));
         const Link *link = links_find(&self->siblings, child);
         child = link == NULL ? NO_LINK : link->behind;
     }

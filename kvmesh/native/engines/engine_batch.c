@@ -568,9 +568,7 @@ static int finish(EngineBatch *batch, const EngineNames *names, Found *found) {
         return 0;
     }
     int read = found->tag == TAG_STORED ? finish_stored(batch, names, found) : 1;
-    if (read > 0 && found->tag != TAG_CLEARED && find_tier(names, found, &event->tier) < 0) {
-        return -1;
-    }
+    TRY_IF(read > 0 && found->tag != TAG_CLEARED, find_tier(names, found, &event->tier));
     EngineEvent *added = read > 0 ? engine_batch_add(batch, event->what) : NULL;
     if (added == NULL) {
         return read > 0 ? -1 : read;

@@ -215,9 +215,7 @@ static PyObject *clear(EngineCache *self, int complete) {
     return events;
 }
 
-static PyObject *cache_lose(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
-    return clear(self, 0);
-}
+RETURNS(EngineCache, cache_lose, clear(self, 0))
 
 static PyObject *cache_restart(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
     self->residents.size_confirmed = 0;
@@ -405,7 +403,5 @@ static PyMethodDef methods[] = {
 
 PyTypeObject engine_cache_type = {
     GC_TYPE("EngineCache", EngineCache, cache),
-    .tp_methods = methods,
-    .tp_members = members,
-    .tp_getset = getters,
+    .tp_members = members, .tp_getset = getters, .tp_methods = methods,
 };

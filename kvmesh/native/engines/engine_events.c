@@ -153,9 +153,7 @@ static int take_event(EngineBatch *self, const EngineNames *names, PyObject *obj
         return set_error(PyExc_TypeError, "an engine's event is none of its types, but %.100s",
                          Py_TYPE(object)->tp_name);
     }
-    if (event.what == ENGINE_STORED && take_stored(self, names, &event, object) < 0) {
-        return -1;
-    }
+    TRY_IF(event.what == ENGINE_STORED, take_stored(self, names, &event, object));
     EngineEvent *added = engine_batch_add(self, event.what);
     NEED(added);
     *added = event;

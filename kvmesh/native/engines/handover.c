@@ -51,9 +51,7 @@ static int each_block(const Residents *self, int (*visit)(const Residents *, uin
     for (int number = 0; number < KEYED_PARTS; number++) {
         const KeyedPart *part = self->blocks.parts + number;
         for (uint32_t at = 0; at < part->room; at++) {
-            if (part->places[at] != UINT32_MAX && visit(self, part->places[at] & NO_RECORD, to) < 0) {
-                return -1;
-            }
+            TRY_IF(part->places[at] != UINT32_MAX, visit(self, part->places[at] & NO_RECORD, to));
         }
     }
     return 0;

@@ -85,9 +85,7 @@ static int grow(Keyed *self, KeyedPart *part) {
 int keyed_enter(Keyed *self, uint32_t number) {
     uint64_t hash = mixed(keyed_at(self, number)->key);
     KeyedPart *part = self->parts + (hash >> 56);
-    if (part->used >= part->room - part->room / 8 && grow(self, part) < 0) {
-        return -1;
-    }
+    TRY_IF(part->used >= part->room - part->room / 8, grow(self, part));
     place(part, hash, number);
     part->used++;
     return 0;

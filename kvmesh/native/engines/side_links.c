@@ -58,9 +58,7 @@ static int grow(LinkPart *part) {
 
 int links_make(SideLinks *self, uint32_t number, uint32_t before, uint32_t behind) {
     LinkPart *part = self->parts + part_of(number);
-    if (part->used >= part->room / 4 * 3 && grow(part) < 0) {
-        return -1;
-    }
+    TRY_IF(part->used >= part->room / 4 * 3, grow(part));
     place(part, (Link){number, before, behind});
     part->used++;
     return 0;
@@ -90,9 +88,7 @@ void links_remove(SideLinks *self, uint32_t number) {
 int siblings_add(SideLinks *self, uint32_t *first, uint32_t number) {
     uint32_t behind = *first;
     if (behind != NO_LINK) {
-        if (links_find(self, behind) == NULL && links_make(self, behind, NO_LINK, NO_LINK) < 0) {
-            return -1;
-        }
+        TRY_IF(links_find(self, behind) == NULL, links_make(self, behind, NO_LINK, NO_LINK));
         TRY(links_make(self, number, NO_LINK, behind));
         links_find(self, behind)->before = number;
     }

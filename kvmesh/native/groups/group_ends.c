@@ -227,9 +227,7 @@ int group_open(GroupTable *self, int number, const EventTypes *types, PyObject *
     const TierEnds *nearer = self->tiers + at - 1;
     for (uint32_t node = 0; node < self->nodes.next; node++) {
         int open = column_get(&nearer->ends, node) || column_get(&nearer->marks, node);
-        if (open && suspect_one(self->tiers + at, node) < 0) {
-            return -1;
-        }
+        TRY_IF(open, suspect_one(self->tiers + at, node));
     }
     return 0;
 }
@@ -318,9 +316,7 @@ int group_dump(GroupTable *self, const EventTypes *types, PyObject *events) {
         self->fresh.count = 0;
         for (uint32_t node = 0; node < self->nodes.next; node++) {
             int end = column_get(&self->depths, node) && column_get(&self->tiers[tier].ends, node);
-            if (end && push_key(&self->fresh, group_key(self, node)) < 0) {
-                return -1;
-            }
+            TRY_IF(end, push_key(&self->fresh, group_key(self, node)));
         }
         TRY(push_ends(self, &self->fresh, chain->number, types, 1, events));
     }

@@ -41,9 +41,7 @@ static int count_group(GroupTable *self, CacheGroup *group) {
         const KeyedPart *part = group->held.parts + number;
         for (uint32_t at = 0; at < part->room; at++) {
             int used = part->places[at] != UINT32_MAX;
-            if (used && count_block(self, group, part->places[at] & NO_RECORD) < 0) {
-                return -1;
-            }
+            TRY_IF(used, count_block(self, group, part->places[at] & NO_RECORD));
         }
     }
     return 0;
@@ -56,13 +54,9 @@ static int enter(GroupTable *self, uint32_t node) {
         for (int number = 0; number < self->group_count; number++) {
             const CacheGroup *group = self->groups[number];
             whole &= group->role != ROLE_FULL || group_holds(group, tier, node);
-            if (group->role != ROLE_FULL && group_gained(self, tier, group, node) < 0) {
-                return -1;
-            }
+            TRY_IF(group->role != ROLE_FULL, group_gained(self, tier, group, node));
         }
-        if (whole && group_chain(self, tier, node, 1) < 0) {
-            return -1;
-        }
+        TRY_IF(whole, group_chain(self, tier, node, 1));
     }
     return 0;
 }

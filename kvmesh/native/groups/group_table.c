@@ -83,9 +83,7 @@ int group_collect(GroupTable *self, const CacheGroup *group, uint32_t block) {
         every = group->step;
     }
     for (uint32_t unit = 0; unit < span && node != NO_RECORD; unit++) {
-        if (unit % every == 0 && push_u32(covered, node) < 0) {
-            return -1;
-        }
+        TRY_IF(unit % every == 0, push_u32(covered, node));
         node = keyed_at(&self->nodes, node)->one;
     }
     for (Py_ssize_t at = 0; at < covered->count / 2; at++) {
@@ -104,9 +102,7 @@ static int add_cover(GroupTable *self, CacheGroup *group, int tier, uint32_t nod
     uint32_t count = column_get(group->covers + tier, node);
     TRY(column_set(group->covers + tier, node, count + 1));
     for (int upto = tier; upto < self->contents.tier_count; upto++) {
-        if (!(before >> upto & 1) && group_gained(self, upto, group, node) < 0) {
-            return -1;
-        }
+        TRY_IF(!(before >> upto & 1), group_gained(self, upto, group, node));
     }
     return 0;
 }
@@ -115,9 +111,7 @@ static int remove_cover(GroupTable *self, CacheGroup *group, int tier, uint32_t 
     uint32_t count = column_get(group->covers + tier, node);
     TRY(column_set(group->covers + tier, node, count - 1));
     for (int upto = tier; upto < self->contents.tier_count; upto++) {
-        if (!group_holds(group, upto, node) && group_lost(self, upto, group, node) < 0) {
-            return -1;
-        }
+        TRY_IF(!group_holds(group, upto, node), group_lost(self, upto, group, node));
     }
     return 0;
 }
@@ -226,16 +220,12 @@ long long group_store(GroupTable *self, const GroupStore *store) {
     }
     for (Py_ssize_t at = 0; at < store->count; at++) {
         int held = store->left_out[at] ? 1 : hold(self, store, tier, store->hashes[at], store->ends[at]);
-        if (held < 0) {
-            return -1;
-        }
+        TRY(held);
         crowded += !held;
     }
     for (Py_ssize_t at = self->made.count; at-- > 0;) {
         uint32_t node = self->made.items[at];
-        if (column_get(&self->depths, node) && prune(self, node, 0) < 0) {
-            return -1;
-        }
+        TRY_IF(column_get(&self->depths, node), prune(self, node, 0));
     }
     for (Py_ssize_t at = 0; !self->full_count && at < self->made.count; at++) {
         uint32_t node = self->made.items[at];
@@ -286,9 +276,7 @@ long long group_remove(GroupTable *self, CacheGroup *group, int number, const ui
         for (Py_ssize_t one = self->covered.count; one-- > 0;) {
             TRY(remove_cover(self, group, tier, self->covered.items[one]));
         }
-        if (!is_stored(self, group, block) && release(self, group, block) < 0) {
-            return -1;
-        }
+        TRY_IF(!is_stored(self, group, block), release(self, group, block));
     }
     return unknown;
 }

@@ -138,12 +138,8 @@ int take_head(Session *self, uint32_t id, int flags, const uint8_t *block, size_
     int read = hpack_decode(&self->hpack, block, size, (size_t)self->limits.header_bytes, found);
     PyObject *fields = read == HPACK_READ ? PyList_AsTuple(found) : NULL;
     Py_DECREF(found);
-    if (read == HPACK_BROKEN) {
-        return fail(self, events, COMPRESSION_ERROR, "headers that cannot be decoded");
-    }
-    if (read == HPACK_TOO_LARGE) {
-        return fail(self, events, ENHANCE_YOUR_CALM, "headers too large");
-    }
+    FAIL_IF(read == HPACK_BROKEN, COMPRESSION_ERROR, "headers that cannot be decoded");
+    FAIL_IF(read == HPACK_TOO_LARGE, ENHANCE_YOUR_CALM, "headers too large");
     NEED(fields);
     int failed = take_request(self, id, flags, fields, events);
     Py_DECREF(fields);
@@ -236,9 +232,7 @@ int take_data(Session *self, const Frame *frame, PyObject *events) {
         return open ? add_event(events, id, RESET, PyLong_FromLong(STREAM_CLOSED)) : 0;
     }
     int broken = stream->finished ? 0 : take_messages(self, stream, frame->at, frame->size, events);
-    if (broken < 0) {
-        return -1;
-    }
+    TRY(broken);
     if (frame->flags & END_STREAM) {
         return take_end(self, stream, events);
     }

@@ -12,21 +12,17 @@ static int take_and_judge(Session *self, const uint8_t *at, size_t size, PyObjec
     if (self->over) {
         return 0;
     }
-    if (self->idle_frames > self->limits.idle_frames) {
-        return fail(self, events, ENHANCE_YOUR_CALM, "too many frames that move nothing");
-    }
-    if (self->early_resets > self->limits.early_resets) {
-        return fail(self, events, ENHANCE_YOUR_CALM, "too many streams reset before they were answered");
-    }
+    FAIL_IF(self->idle_frames > self->limits.idle_frames, ENHANCE_YOUR_CALM,
+            "too many frames that move nothing");
+    FAIL_IF(self->early_resets > self->limits.early_resets, ENHANCE_YOUR_CALM,
+            "too many streams reset before they were answered");
     return 0;
 }
 
 /* Read a frame's length; 0 with the connection failed when it is too long, -1 with an exception. */
 static int read_length(Session *self, const uint8_t *at, size_t *size, PyObject *events) {
     *size = read_u32(at) >> 8;
-    if (*size > FRAME_BYTES) {
-        return fail(self, events, FRAME_SIZE_ERROR, "a frame larger than 16,384 bytes");
-    }
+    FAIL_IF(*size > FRAME_BYTES, FRAME_SIZE_ERROR, "a frame larger than 16,384 bytes");
     return 0;
 }
 
@@ -62,9 +58,7 @@ static int take_frames(Session *self, const uint8_t *at, const uint8_t *end, PyO
         size_t size = (size_t)(end - at), length = 0;
         if (buffer_size(&self->frame) > 0 || size < FRAME_HEAD) {
             Py_ssize_t taken = complete(self, at, size, events);
-            if (taken < 0) {
-                return -1;
-            }
+            TRY(taken);
             at += taken;
             continue;
         }
@@ -84,9 +78,8 @@ static int take_frames(Session *self, const uint8_t *at, const uint8_t *end, PyO
 int receive_bytes(Session *self, const uint8_t *at, size_t size, PyObject *events) {
     const uint8_t *end = at + size;
     while (self->preface_size < PREFACE_BYTES && at < end) {
-        if (*at++ != preface[self->preface_size++]) {
-            return fail(self, events, PROTOCOL_ERROR, "the client does not speak HTTP/2");
-        }
+        FAIL_IF(*at++ != preface[self->preface_size++], PROTOCOL_ERROR,
+                "the client does not speak HTTP/2");
     }
     self->greeted = self->preface_size == PREFACE_BYTES;
     TRY(take_frames(self, at, end, events));

@@ -135,9 +135,7 @@ static Py_ssize_t write_bytes(Writer *self, const uint8_t *from, size_t size) {
 /* Send or keep some bytes; `*keep` once anything waits. */
 static int write_or_keep(Writer *self, const uint8_t *from, size_t size, int *keep) {
     Py_ssize_t done = *keep ? 0 : write_bytes(self, from, size);
-    if (done < 0) {
-        return -1;
-    }
+    TRY(done);
     if ((size_t)done < size) {
         *keep = 1;
         self->session->held_bytes += (Py_ssize_t)size - done;
@@ -160,9 +158,7 @@ int send_messages(Session *self, Stream *stream, PyObject *messages) {
         return 0;
     }
     int keep = self->blocked || buffer_size(&stream->waiting) > 0;
-    if (!keep && put_answer_head(self, stream) < 0) {
-        return -1;
-    }
+    TRY_IF(!keep, put_answer_head(self, stream));
     Writer writer = {.session = self, .stream = stream};
     int failed = 0;
     for (Py_ssize_t i = 0; i < count && !failed; i++) {
@@ -246,24 +242,18 @@ static int send_turn(Session *self, Stream *stream, PyObject *events) {
     Py_ssize_t done = 0;
     if (part > 0) {
         Writer writer = {.session = self, .stream = stream};
-        if (window_of(self, stream) > 0 && put_answer_head(self, stream) < 0) {
-            return -1;
-        }
+        TRY_IF(window_of(self, stream) > 0, put_answer_head(self, stream));
         part = part < FRAME_BYTES ? part : FRAME_BYTES;
         done = write_bytes(&writer, buffer_begin(waiting), part);
         close_frame(&writer);
-        if (done < 0) {
-            return -1;
-        }
+        TRY(done);
         buffer_take(waiting, (size_t)done);
         self->held_bytes -= done;
     }
     size_t left = buffer_size(waiting);
     if (stream->pause_reported && left * ROOM_SHARE <= (size_t)self->limits.waiting_bytes) {
         stream->pause_reported = 0;
-        if (!stream->finished && add_event(events, stream->id, RESUMED, Py_NewRef(Py_None)) < 0) {
-            return -1;
-        }
+        TRY_IF(!stream->finished, add_event(events, stream->id, RESUMED, Py_NewRef(Py_None)));
     }
     if (left > 0) {
         ready_add(self, stream);
@@ -282,9 +272,7 @@ int send_waiting(Session *self, PyObject *events) {
             more = stream != last;
             ready_remove(self, stream);
             int sent = send_turn(self, stream, events);
-            if (sent < 0) {
-                return -1;
-            }
+            TRY(sent);
             moved |= sent;
         }
     }

@@ -264,6 +264,5 @@ static PyMethodDef methods[] = {
 
 PyTypeObject session_type = {
     TYPE("GrpcSession", Session, session),
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

@@ -123,15 +123,13 @@ int reset_stream(Session *self, Stream *stream, uint32_t code);
 
 /* Append an event; takes over the reference to `value`, which may be NULL with an exception set. */
 static inline int add_event(PyObject *events, uint32_t stream, int kind, PyObject *value) {
-    PyObject *event = value == NULL ? NULL : Py_BuildValue("(IiN)", (unsigned)stream, kind, value);
-    NEED(event);
-    int failed = PyList_Append(events, event);
-    Py_DECREF(event);
-    return failed;
+    return value == NULL ? -1
+                         : list_add(events, Py_BuildValue("(IiN)", (unsigned)stream, kind, value));
 }
 
 /* End the connection for what the peer did; a text of our own. */
 int fail(Session *self, PyObject *events, uint32_t code, const char *text);
+#define FAIL_IF(wrong, ...) RETURN_IF(wrong, fail(self, events, __VA_ARGS__))
 
 /* Take the peer's bytes; -1 with an exception set. */
 int receive_bytes(Session *self, const uint8_t *at, size_t size, PyObject *events);

@@ -119,9 +119,7 @@ static PyObject *table_mask(Table *self, PyObject *object) {
     return entry == NULL ? PyLong_FromLong(0) : Py_XNewRef(sets_mask(&self->sets, entry->set));
 }
 
-static PyObject *table_size(Table *self, PyObject *Py_UNUSED(nothing)) {
-    return PyLong_FromUnsignedLongLong(self->blocks);
-}
+RETURNS(Table, table_size, PyLong_FromUnsignedLongLong(self->blocks))
 
 static PyMemberDef members[] = {
     FIELDS(Table, T_OBJECT_EX, READONLY, holdings)
@@ -151,6 +149,5 @@ static PyMethodDef methods[] = {
 PyTypeObject table_type = {
     GC_TYPE("Table", Table, table),
     .tp_clear = (inquiry)table_forget,
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

@@ -21,9 +21,7 @@ static int move_block(Table *self, Table *target, uint64_t block, const Mask *ma
     Shard *from = self->shards + (block & 255), *to = target->shards + (block & 255);
     uint64_t hash = mixed(block);
     Entry *entry = shard_find(to, block, hash);
-    if (entry != NULL && table_keep_entry(target, block & 255, hash, entry) < 0) {
-        return -1;
-    }
+    TRY_IF(entry != NULL, table_keep_entry(target, block & 255, hash, entry));
     uint32_t set = joined(target, entry == NULL ? NO_SET : entry->set, mask);
     if (set == NO_SET) {
         return -1;
@@ -34,9 +32,7 @@ static int move_block(Table *self, Table *target, uint64_t block, const Mask *ma
         return -1;
     }
     entry = shard_find(from, block, hash);
-    if (entry != NULL && table_keep_entry(self, block & 255, hash, entry) < 0) {
-        return -1;
-    }
+    TRY_IF(entry != NULL, table_keep_entry(self, block & 255, hash, entry));
     if (entry != NULL) {
         drop_entry(self, from, block, hash, entry);
     }

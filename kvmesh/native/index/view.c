@@ -265,9 +265,7 @@ static PyObject *view_sizes(View *self, PyObject *Py_UNUSED(nothing)) {
     return sizes;
 }
 
-static PyObject *view_live(View *self, void *Py_UNUSED(closure)) {
-    return mask_int(self->live, self->live_words);
-}
+GETTER(View, view_live, mask_int(self->live, self->live_words))
 
 static PyMemberDef members[] = {
     FIELDS(View, T_OBJECT_EX, READONLY, young, names)
@@ -292,7 +290,5 @@ PyTypeObject view_type = {
     SLOTS("View", sizeof(View), Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION),
     .tp_dealloc = (destructor)view_dealloc,
     .tp_traverse = (traverseproc)view_traverse,
-    .tp_members = members,
-    .tp_getset = getters,
-    .tp_methods = methods,
+    .tp_members = members, .tp_getset = getters, .tp_methods = methods,
 };

@@ -73,8 +73,7 @@ static PyMethodDef histogram_methods[] = {
 
 PyTypeObject histogram_type = {
     TYPE("Histogram", Histogram, histogram),
-    .tp_members = histogram_members,
-    .tp_methods = histogram_methods,
+    .tp_members = histogram_members, .tp_methods = histogram_methods,
 };
 
 static PyMemberDef token_members[] = {

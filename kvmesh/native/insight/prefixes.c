@@ -129,9 +129,7 @@ static PyObject *weight_method(PrefixCounts *self, PyObject *given) {
     return read_double(given, &now) < 0 ? NULL : PyFloat_FromDouble(weight_of(self, now));
 }
 
-static PyObject *total_method(PrefixCounts *self, PyObject *Py_UNUSED(none)) {
-    return PyFloat_FromDouble(self->total);
-}
+RETURNS(PrefixCounts, total_method, PyFloat_FromDouble(self->total))
 
 static PyObject *rows_method(PrefixCounts *self, PyObject *Py_UNUSED(none)) {
     PyObject *rows = PyList_New(0);

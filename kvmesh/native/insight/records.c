@@ -74,11 +74,10 @@ static PyObject *record_forget(Record *self, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
-static PyObject *record_known(Record *self, PyObject *Py_UNUSED(none)) {
-    return self->hashes == NULL
-               ? PyTuple_New(0)
-               : PyObject_CallMethod((PyObject *)self->hashes, "upto", "n", self->block_count);
-}
+RETURNS(Record, record_known,
+        self->hashes == NULL
+            ? PyTuple_New(0)
+            : PyObject_CallMethod((PyObject *)self->hashes, "upto", "n", self->block_count))
 
 /* The arguments of core.cost.terms.Candidate, in their order; texts are left empty. */
 PyObject *terms_tuple(PyObject *worker, const CandidateTerms *terms) {
@@ -98,9 +97,8 @@ PyObject *terms_tuple(PyObject *worker, const CandidateTerms *terms) {
     return made_or_null(made);
 }
 
-static PyObject *record_terms(Record *self, PyObject *Py_UNUSED(none)) {
-    return terms_tuple(self->worker == NULL ? Py_None : self->worker, &self->chosen);
-}
+RETURNS(Record, record_terms,
+        terms_tuple(self->worker == NULL ? Py_None : self->worker, &self->chosen))
 
 static PyObject *record_weighed(Record *self, PyObject *Py_UNUSED(none)) {
     PyObject *list = PyList_New(0);
@@ -171,22 +169,18 @@ static PyObject *get_forecast(Record *self, void *Py_UNUSED(closure)) {
     return made;
 }
 
-static PyObject *get_failures(Record *self, void *Py_UNUSED(closure)) {
-    return self->failures == NULL ? PyTuple_New(0) : Py_NewRef(self->failures);
-}
+GETTER(Record, get_failures, self->failures == NULL ? PyTuple_New(0) : Py_NewRef(self->failures))
 
 static int set_failures(Record *self, PyObject *value, void *Py_UNUSED(closure)) {
     Py_XSETREF(self->failures, Py_XNewRef(value));
     return 0;
 }
 
-static PyObject *get_tenant(Record *self, void *Py_UNUSED(closure)) {
-    return self->tenant == NULL ? PyUnicode_FromString("") : Py_NewRef(self->tenant);
-}
+GETTER(Record, get_tenant,
+       self->tenant == NULL ? PyUnicode_FromString("") : Py_NewRef(self->tenant))
 
-static PyObject *get_state(Record *self, void *Py_UNUSED(closure)) {
-    return PyUnicode_FromString(state_names[self->state < STATES ? self->state : OPEN]);
-}
+GETTER(Record, get_state,
+       PyUnicode_FromString(state_names[self->state < STATES ? self->state : OPEN]))
 
 static PyObject *get_ttft_ms(Record *self, void *Py_UNUSED(closure)) {
     if (isnan(self->first_token_s)) {
@@ -207,10 +201,9 @@ static int set_time(Record *self, PyObject *value, void *closure) {
     return 0;
 }
 
-static PyObject *get_robin(Record *self, void *Py_UNUSED(closure)) {
-    return self->round_robin_blocks == UNKNOWN ? Py_NewRef(Py_None)
-                                               : PyLong_FromLongLong(self->round_robin_blocks);
-}
+GETTER(Record, get_robin,
+       self->round_robin_blocks == UNKNOWN ? Py_NewRef(Py_None)
+                                           : PyLong_FromLongLong(self->round_robin_blocks))
 
 static int set_robin(Record *self, PyObject *value, void *Py_UNUSED(closure)) {
     long long blocks = value == NULL || value == Py_None ? UNKNOWN : PyLong_AsLongLong(value);
@@ -265,7 +258,5 @@ static PyMethodDef methods[] = {
 
 PyTypeObject record_type = {
     INNER_TYPE("Record", Record, record),
-    .tp_members = members,
-    .tp_getset = getters,
-    .tp_methods = methods,
+    .tp_members = members, .tp_getset = getters, .tp_methods = methods,
 };

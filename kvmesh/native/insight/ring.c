@@ -172,17 +172,11 @@ static PyObject *none_for_null(Record *record) {
     return record == NULL ? Py_NewRef(Py_None) : (PyObject *)record;
 }
 
-static PyObject *next_decided_method(Ring *self, PyObject *Py_UNUSED(none)) {
-    return none_for_null(ring_next_decided(self));
-}
+RETURNS(Ring, next_decided_method, none_for_null(ring_next_decided(self)))
 
-static PyObject *next_ended_method(Ring *self, PyObject *Py_UNUSED(none)) {
-    return none_for_null(ring_next_ended(self));
-}
+RETURNS(Ring, next_ended_method, none_for_null(ring_next_ended(self)))
 
-static PyObject *waiting_method(Ring *self, PyObject *Py_UNUSED(none)) {
-    return Py_BuildValue("Ln", self->number - self->cursor, self->ended_count);
-}
+RETURNS(Ring, waiting_method, Py_BuildValue("Ln", self->number - self->cursor, self->ended_count))
 
 static PyObject *find_method(Ring *self, PyObject *name) {
     REFUSE_OR_NULL(!PyBytes_Check(name), PyExc_TypeError, "a request id is bytes, not %.80s",
@@ -288,6 +282,5 @@ static PySequenceMethods as_sequence = {.sq_length = (lenfunc)ring_length};
 PyTypeObject ring_type = {
     TYPE("Ring", Ring, ring),
     .tp_as_sequence = &as_sequence,
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

@@ -252,6 +252,5 @@ static PyMethodDef methods[] = {
 
 PyTypeObject totals_type = {
     TYPE("Totals", Totals, totals),
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

@@ -50,6 +50,5 @@ PyTypeObject booking_type = {
     .tp_itemsize = sizeof(uint64_t),
     .tp_dealloc = (destructor)booking_dealloc,
     .tp_repr = (reprfunc)booking_repr,
-    .tp_members = members,
-    .tp_getset = getters,
+    .tp_members = members, .tp_getset = getters,
 };

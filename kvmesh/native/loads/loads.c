@@ -95,9 +95,7 @@ static PyObject *loads_prefilling(Loads *self, void *Py_UNUSED(closure)) {
     return dict;
 }
 
-static PyObject *loads_shared(Loads *self, void *Py_UNUSED(closure)) {
-    return shared_dict(&self->shared);
-}
+GETTER(Loads, loads_shared, shared_dict(&self->shared))
 
 static PyObject *loads_booked(Loads *self, void *which) {
     const char *name = which;
@@ -155,7 +153,5 @@ static void loads_dealloc(Loads *self) {
 
 PyTypeObject loads_type = {
     INNER_TYPE("Loads", Loads, loads),
-    .tp_members = members,
-    .tp_getset = getters,
-    .tp_methods = methods,
+    .tp_members = members, .tp_getset = getters, .tp_methods = methods,
 };

@@ -278,9 +278,8 @@ static PyObject *call_owned(Sequences *self, NAMED_ARGUMENTS) {
     return owned;
 }
 
-static PyObject *call_unseen(Sequences *self, PyObject *Py_UNUSED(none)) {
-    return self->unstreamed > 0 ? find_all(self, &(Meant){.unseen = 1}) : PyList_New(0);
-}
+RETURNS(Sequences, call_unseen, self->unstreamed > 0 ? find_all(self, &(Meant){.unseen = 1}) :
+        PyList_New(0))
 
 static PyObject *call_statistics(Sequences *self, PyObject *Py_UNUSED(nothing)) {
     long long prefill_tokens = 0, active_blocks = 0;
@@ -359,6 +358,5 @@ static PyMethodDef methods[] = {
 PyTypeObject sequences_type = {
     GC_TYPE("ActiveSequences", Sequences, sequences),
     .tp_clear = (inquiry)sequences_clear,
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

@@ -79,10 +79,7 @@ static Booking *make_booking(const Sequences *self, PyObject *request_id, Loads 
 
 /* Enter a booking that was just made; -1 with an error set. */
 static int enter(Sequences *self, Loads *loads, Booking *booking, double now) {
-    if (!booking->streams &&
-        PyDict_SetItem(self->silent, loads->worker, (PyObject *)loads) < 0) {
-        return -1;
-    }
+    TRY_IF(!booking->streams, PyDict_SetItem(self->silent, loads->worker, (PyObject *)loads));
     TRY(loads_begin(loads, booking, now));
     if (PyDict_SetItem(self->bookings, booking->request_id, (PyObject *)booking) < 0) {
         loads_end_prefill(loads, booking);

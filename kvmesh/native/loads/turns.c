@@ -37,9 +37,7 @@ static int count_all(PyObject *turns, PyObject *const *names, Py_ssize_t count, 
     int any = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         int found = look_up(turns, names[i], taken + i);
-        if (found < 0) {
-            return -1;
-        }
+        TRY(found);
         known[i] = (char)found;
         if (found) {
             most = !any || taken[i] > most ? taken[i] : most;
@@ -50,9 +48,7 @@ static int count_all(PyObject *turns, PyObject *const *names, Py_ssize_t count, 
     for (Py_ssize_t i = 0; i < count; i++) {
         long long counts = known[i] ? taken[i] : least - 1;
         counts = counts < most - MOST_BEHIND ? most - MOST_BEHIND : counts;
-        if ((!known[i] || counts != taken[i]) && note(turns, names[i], counts) < 0) {
-            return -1;
-        }
+        TRY_IF((!known[i] || counts != taken[i]), note(turns, names[i], counts));
         taken[i] = counts;
     }
     return 0;

@@ -94,9 +94,7 @@ static int note_answer(Turn *turn, const Booking *booking, int began, int served
         at--;
     }
     if (at < 0) {
-        if (turn->count == TOLD_AT_ONCE && report_answers(turn) < 0) {
-            return -1;
-        }
+        TRY_IF(turn->count == TOLD_AT_ONCE, report_answers(turn));
         at = turn->count++;
         turn->answers[at] = (Answers){.worker = Py_NewRef(booking->worker),
                                       .request_id = Py_NewRef(booking->request_id)};
@@ -147,9 +145,7 @@ static int believe(const Turn *turn, PyObject *worker, const uint64_t *graded, P
         return 0;
     }
     int doubted = PySet_GET_SIZE(fold->distrusted) ? PySet_Contains(fold->distrusted, worker) : 0;
-    if (doubted < 0) {
-        return -1;
-    }
+    TRY(doubted);
     double ttl_s = fold->has_index && !doubted ? fold->predict_ttl_s : fold->approx_ttl_s;
     return approx_record_graded(fold->hints, worker, graded, count, blocks, turn->now, ttl_s);
 }
@@ -388,9 +384,7 @@ static int fold_records(Turn *turn, const uint8_t *data, const WireHead *head) {
 
 static int fold_message(Turn *turn, const uint8_t *data, Py_ssize_t size, const WireHead *head) {
     Peer *peer = turn->peer;
-    if (head->shares && receive_shares(turn, data + head->end, size - head->end) < 0) {
-        return -1;
-    }
+    TRY_IF(head->shares, receive_shares(turn, data + head->end, size - head->end));
     if (head->first_seq > peer->next_seq) {
         turn->fold->gaps++;
         peer->complete = 0;
@@ -470,6 +464,5 @@ static PyMethodDef methods[] = {
 PyTypeObject message_fold_type = {
     GC_TYPE("MessageFold", MessageFold, fold),
     .tp_clear = (inquiry)fold_clear,
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

@@ -261,6 +261,5 @@ static PyMethodDef methods[] = {
 PyTypeObject outbox_type = {
     GC_TYPE("BookingOutbox", BookingOutbox, outbox),
     .tp_clear = (inquiry)outbox_clear,
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

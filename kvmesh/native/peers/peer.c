@@ -50,9 +50,7 @@ static int make_room(Peer *self) {
 }
 
 int peer_keep(Peer *self, uint32_t number, Booking *booking) {
-    if (2 * (self->used + 1) > self->room && make_room(self) < 0) {
-        return -1;
-    }
+    TRY_IF(2 * (self->used + 1) > self->room, make_room(self));
     Numbered *place = find_place(self, number);
     self->used += place->booking == NULL;
     place->number = number;

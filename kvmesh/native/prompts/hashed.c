@@ -33,9 +33,7 @@ static PyObject *hashed_upto(Hashed *self, PyObject *count) {
 
 static Py_ssize_t hashed_length(Hashed *self) { return Py_SIZE(self); }
 
-static PyObject *hashed_blocks(Hashed *self, void *Py_UNUSED(closure)) {
-    return PyLong_FromSsize_t(Py_SIZE(self));
-}
+GETTER(Hashed, hashed_blocks, PyLong_FromSsize_t(Py_SIZE(self)))
 
 static void hashed_dealloc(Hashed *self) { PyObject_Free(self); }
 
@@ -56,6 +54,5 @@ PyTypeObject hashed_type = {
     .tp_itemsize = sizeof(uint64_t),
     .tp_dealloc = (destructor)hashed_dealloc,
     .tp_as_sequence = &sequence,
-    .tp_methods = methods,
-    .tp_getset = getters,
+    .tp_getset = getters, .tp_methods = methods,
 };

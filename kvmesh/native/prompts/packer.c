@@ -84,9 +84,7 @@ static PyObject *packer_teach(TextPacker *self, ARGUMENTS) {
     PyObject *form = PyTuple_Pack(FORM_SIZE, hints, marks, parts, openings);
     int kept = form == NULL ? -1 : PyDict_SetItem(self->forms, roles, form);
     Py_XDECREF(form);
-    if (kept < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(kept);
     Py_RETURN_NONE;
 }
 
@@ -338,6 +336,5 @@ static PyMemberDef packer_members[] = {
 PyTypeObject text_packer_type = {
     GC_TYPE("TextPacker", TextPacker, packer),
     .tp_clear = (inquiry)packer_clear,
-    .tp_methods = packer_methods,
-    .tp_members = packer_members,
+    .tp_members = packer_members, .tp_methods = packer_methods,
 };

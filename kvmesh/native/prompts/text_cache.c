@@ -53,9 +53,7 @@ int text_cache_put(TextCache *self, PyObject *text, PyObject *ids) {
     PyObject *measured = PyObject_CallOneArg(getsizeof_function, text);
     Py_ssize_t size = measured == NULL ? -1 : PyLong_AsSsize_t(measured);
     Py_XDECREF(measured);
-    if (size < 0) {
-        return -1;
-    }
+    TRY(size);
     size += PyBytes_GET_SIZE(ids) + ENTRY_OVERHEAD;
     int known = size > self->half / 2 ? 1 : PyDict_Contains(self->young, text);
     if (known) {
@@ -106,11 +104,10 @@ static PyObject *cache_put(TextCache *self, ARGUMENTS) {
     return none_or_null(text_cache_put(self, text, ids));
 }
 
-static PyObject *cache_figures(TextCache *self, PyObject *Py_UNUSED(unused)) {
-    return Py_BuildValue("LLnnn", self->hits, self->misses,
-                         PyDict_GET_SIZE(self->young) + PyDict_GET_SIZE(self->old),
-                         self->young_size + self->old_size, 2 * self->half);
-}
+RETURNS(TextCache, cache_figures,
+        Py_BuildValue("LLnnn", self->hits, self->misses,
+                      PyDict_GET_SIZE(self->young) + PyDict_GET_SIZE(self->old),
+                      self->young_size + self->old_size, 2 * self->half))
 
 static PyMethodDef cache_methods[] = {
     METHOD_O("get", cache_get),

@@ -142,11 +142,9 @@ static PyObject *lengths_resize(Lengths *self, PyObject *given) {
     return none_or_null(PyErr_Occurred() ? -1 : set_block_size(self, block_size));
 }
 
-static PyObject *lengths_statistics(Lengths *self, PyObject *Py_UNUSED(nothing)) {
-    return PyObject_CallFunction(self->statistics_type, "nLdd", (Py_ssize_t)self->families.count,
-                                 self->all.samples, self->errors.tokens,
-                                 self->mean_errors.tokens);
-}
+RETURNS(Lengths, lengths_statistics,
+        PyObject_CallFunction(self->statistics_type, "nLdd", (Py_ssize_t)self->families.count,
+                              self->all.samples, self->errors.tokens, self->mean_errors.tokens))
 
 static PyMethodDef lengths_methods[] = {
     METHOD_O("forecast", lengths_forecast_method),

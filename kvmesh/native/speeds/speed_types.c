@@ -132,6 +132,5 @@ DEALLOC(Speeds, speeds, workers, steps, fleet)
 
 PyTypeObject speeds_type = {
     TYPE("Speeds", Speeds, speeds),
-    .tp_members = speeds_members,
-    .tp_methods = speeds_methods,
+    .tp_members = speeds_members, .tp_methods = speeds_methods,
 };

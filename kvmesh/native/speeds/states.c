@@ -26,9 +26,7 @@ static PyObject *state_new(NEW_ARGUMENTS) {
 
 DEALLOC(WorkerState, state, worker, loads, prefill, info, report, gaps)
 
-static PyObject *state_loads(WorkerState *self, void *Py_UNUSED(closure)) {
-    return Py_NewRef(self->loads);
-}
+GETTER(WorkerState, state_loads, Py_NewRef(self->loads))
 
 static int state_set_loads(WorkerState *self, PyObject *value, void *Py_UNUSED(closure)) {
     REFUSE(value == NULL || !Py_IS_TYPE(value, &loads_type), PyExc_TypeError,
@@ -52,6 +50,5 @@ static PyGetSetDef state_getters[] = {
 
 PyTypeObject worker_state_type = {
     TYPE("WorkerState", WorkerState, state),
-    .tp_members = state_members,
-    .tp_getset = state_getters,
+    .tp_members = state_members, .tp_getset = state_getters,
 };

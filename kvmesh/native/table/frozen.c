@@ -46,9 +46,7 @@ static int needs(const Frozen *view, uint32_t number, const Segment *segment) {
 /* Let all open views copy a segment; -1 with MemoryError set. */
 static int keep(Table *self, uint32_t number, Segment *segment) {
     for (Frozen *view = self->frozen; view != NULL; view = view->next) {
-        if (needs(view, number, segment) && reserve(view->kept + number, segment->used) < 0) {
-            return -1;
-        }
+        TRY_IF(needs(view, number, segment), reserve(view->kept + number, segment->used));
     }
     for (Frozen *view = self->frozen; view != NULL; view = view->next) {
         if (needs(view, number, segment)) {
@@ -133,9 +131,7 @@ int frozen_keep_some(Frozen *self, uint32_t number, uint32_t most) {
     for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
         left += needs(self, number, segment) ? segment->used : 0;
     }
-    if (left && reserve(self->kept + number, left) < 0) {
-        return -1;
-    }
+    TRY_IF(left, reserve(self->kept + number, left));
     for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
         if (needs(self, number, segment)) {
             if (kept >= most) {

@@ -20,17 +20,11 @@ Holding *holding_make(uint32_t slot) {
 
 DEALLOC(Holding, holding, bit)
 
-static PyObject *holding_bit(Holding *self, void *Py_UNUSED(closure)) {
-    return Py_NewRef(self->bit);
-}
+GETTER(Holding, holding_bit, Py_NewRef(self->bit))
 
-static PyObject *holding_blocks(Holding *self, void *Py_UNUSED(closure)) {
-    return PyLong_FromLongLong(self->blocks);
-}
+GETTER(Holding, holding_blocks, PyLong_FromLongLong(self->blocks))
 
-static PyObject *holding_digest(Holding *self, void *Py_UNUSED(closure)) {
-    return PyLong_FromUnsignedLongLong(self->digest);
-}
+GETTER(Holding, holding_digest, PyLong_FromUnsignedLongLong(self->digest))
 
 static int refuse_no_int(PyObject *value) {
     REFUSE(value == NULL || !PyLong_Check(value), PyExc_TypeError,

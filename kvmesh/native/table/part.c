@@ -364,9 +364,8 @@ static int sort_source(Part *self) {
     if (reading->count == 0) {
         return 1;
     }
-    if (self->sorting.to == NULL && sorting_open(&self->sorting, reading->entries, reading->count) < 0) {
-        return -1;
-    }
+    TRY_IF(self->sorting.to == NULL, sorting_open(&self->sorting, reading->entries,
+                                                  reading->count));
     int done = sorting_step(&self->sorting, SLICE);
     if (done) {
         PyMem_Free(self->spare);
@@ -380,9 +379,7 @@ static int sort_source(Part *self) {
 
 /* Make more blocks rows; 1 at the end, -1 with MemoryError set. */
 static int join_some(Part *self) {
-    if (self->making.rows == NULL && open_rows(&self->making) < 0) {
-        return -1;
-    }
+    TRY_IF(self->making.rows == NULL, open_rows(&self->making));
     self->spare_count -= self->spare_count < SLICE ? self->spare_count : SLICE;
     self->spare = cut_memory(self->spare, self->spare_count * sizeof *self->spare);
     return join_rows(&self->making, SLICE);
@@ -406,9 +403,7 @@ static int prepare(Part *self) {
 static PyObject *part_prepare(Part *self, PyObject *Py_UNUSED(nothing)) {
     REFUSE_OR_NULL(self->step > NUMBERING, PyExc_ValueError, "the part is prepared");
     int done = prepare(self);
-    if (done < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(done);
     if (!done) {
         Py_RETURN_NONE;
     }

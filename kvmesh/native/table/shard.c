@@ -105,9 +105,7 @@ static int deepen(Shard *self) {
 /* Split a segment by the next bit of its blocks' hashes; -1 without memory. */
 static int split(Shard *self, Segment *segment, uint64_t hash, uint32_t shard) {
     uint32_t bit = 63 - segment->depth, counts[2] = {0, 0}, rooms[2];
-    if (segment->depth == self->depth && deepen(self) < 0) {
-        return -1;
-    }
+    TRY_IF(segment->depth == self->depth, deepen(self));
     for (uint32_t at = 0; segment->room > SEGMENT_ROOM && at < segment->room; at++) {
         const Entry *entry = segment->entries + at;
         counts[hash_of(entry, shard) >> bit & 1] += entry->set != 0;

@@ -139,9 +139,7 @@ static int read_header(const Message *message, Span rest, PyObject *headers) {
             raw = field.span;
         }
     }
-    if (more < 0) {
-        return -1;
-    }
+    TRY(more);
     PyObject *lower = lower_of(message, name);
     PyObject *text = lower == NULL ? NULL : bytes_of(message, raw.end > raw.at ? raw : value);
     PyObject *header = text == NULL ? NULL : PyTuple_Pack(2, lower, text);
@@ -347,9 +345,7 @@ static int take_metadata(const Message *message, Span rest, Beside *beside) {
     Field field;
     int more;
     while ((more = next_field(message, &rest, &field)) > 0) {
-        if (is_bytes(&field, 1) && take_namespace(message, field.span, beside) < 0) {
-            return -1;
-        }
+        TRY_IF(is_bytes(&field, 1), take_namespace(message, field.span, beside));
     }
     return more;
 }
@@ -393,9 +389,7 @@ static int take_modes(const Message *message, Span rest, PyObject *type, Beside 
             modes[field.number - 1] = field.value < MOST_MODE ? (long)field.value : MOST_MODE;
         }
     }
-    if (more < 0) {
-        return -1;
-    }
+    TRY(more);
     PyObject *found = PyObject_CallFunction(type, "ll", modes[0], modes[1]);
     NEED(found);
     Py_XSETREF(beside->modes, found);
@@ -465,13 +459,9 @@ static PyObject *read_message(const Message *message, Span rest, PyObject *const
         } else if (field.number == MODES) {
             taken = take_modes(message, field.span, types[MODES_TYPE], beside);
         }
-        if (taken < 0) {
-            return NULL;
-        }
+        TRY_OR_NULL(taken);
     }
-    if (more < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(more);
     REFUSE_OR_NULL(kind < 0, message->error,
                    "a message of %zd bytes has neither headers nor body: skip it", size);
     return make_received(message, kind, span, types, beside);

@@ -212,9 +212,7 @@ static int read_call(Scan *self, Keeper *to) {
                     add_text(&to->told[TOLD_ARGUMENTS], &value);
                 }
             }
-            if (deeper < 0) {
-                return -1;
-            }
+            TRY(deeper);
         } else if ((IS(&key, "id") ? read_text_of(self, &value) : skip_value(self)) < 0) {
             return -1;
         } else if (to != NULL) {

@@ -30,9 +30,7 @@ static int count_events(EventStream *self, const char *at, Py_ssize_t size) {
         } else if (kind <= EVENT_REASON) {
             self->tokens++;
             self->reasoned |= kind == EVENT_REASON;
-            if (kind != EVENT_TOKEN && stream_keep_usage(self, at, end - at) < 0) {
-                return -1;
-            }
+            TRY_IF(kind != EVENT_TOKEN, stream_keep_usage(self, at, end - at));
         } else if (kind == EVENT_END) {
             self->done = 1;
         } else if (stream_take_rare(self, at, end - at) < 0) {
@@ -132,9 +130,8 @@ static int keep_usages(EventStream *self, const char *at, const char *end) {
         for (const char *event = content; event < content + size;) {
             const char *line = memchr(event, '\n', (size_t)(content + size - event));
             int kind = event_kind(event, line - event);
-            if ((kind == EVENT_USAGE || kind == EVENT_REASON) && stream_keep_usage(self, event, line - event) < 0) {
-                return -1;
-            }
+            TRY_IF((kind == EVENT_USAGE || kind == EVENT_REASON),
+                   stream_keep_usage(self, event, line - event));
             event = line + 2;
         }
     }
@@ -173,9 +170,7 @@ static PyObject *stream_take(EventStream *self, ARGUMENTS) {
                    "take takes bytes and whether they may end");
     const char *at = PyBytes_AS_STRING(args[0]), *end = at + PyBytes_GET_SIZE(args[0]);
     int may_end = PyObject_IsTrue(args[1]);
-    if (may_end < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(may_end);
     if (self->handed_over) {
         return take_by_twin(self, args);
     }
@@ -374,7 +369,5 @@ static void stream_dealloc(EventStream *self) {
 PyTypeObject event_stream_type = {
     GC_TYPE("EventStream", EventStream, stream),
     .tp_clear = (inquiry)stream_clear,
-    .tp_methods = stream_methods,
-    .tp_members = stream_members,
-    .tp_getset = stream_properties,
+    .tp_members = stream_members, .tp_getset = stream_properties, .tp_methods = stream_methods,
 };
