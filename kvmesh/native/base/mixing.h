@@ -30,7 +30,7 @@ int mixing_ready(void);
  * place `at`, the last one to `hole`. The place that is left is to be emptied.
  */
 #define CLOSE_HOLE(hole, last, is_free, home, move) \
-    for (uint64_t at = ((hole) + 1) & (last); !(is_free); at = (at + 1) & (last)) { \
+    for (__typeof__(hole) at = ((hole) + 1) & (last); !(is_free); at = (at + 1) & (last)) { \
         if (((at - (home)) & (last)) >= ((at - (hole)) & (last))) { \
             move; \
             (hole) = at; \

@@ -164,7 +164,7 @@ static void tree_forget_followers(Tree *self, Believed *entry) {
 void tree_drop(Tree *self, Believed *entry) {
     tree_forget_followers(self, entry);
     Part *part = self->parts + part_of(self, mixed(entry->block));
-    uint64_t last = part->room - 1, hole = (uint64_t)(entry - part->entries);
+    uint32_t last = part->room - 1, hole = (uint32_t)(entry - part->entries);
     CLOSE_HOLE(hole, last, !is_used(part->entries + at),
                home_of(self, part, mixed(part->entries[at].block)),
                part->entries[hole] = part->entries[at]);

@@ -66,7 +66,7 @@ int links_make(SideLinks *self, uint32_t number, uint32_t before, uint32_t behin
 
 static void erase(SideLinks *self, Link *link) {
     LinkPart *part = self->parts + part_of(link->number);
-    uint64_t last = part->room - 1, hole = (uint64_t)(link - part->links);
+    uint32_t last = part->room - 1, hole = (uint32_t)(link - part->links);
     CLOSE_HOLE(hole, last, part->links[at].number == NO_LINK,
                home_of(part, part->links[at].number), part->links[hole] = part->links[at]);
     part->links[hole].number = NO_LINK;

@@ -174,8 +174,7 @@ Entry *shard_insert(Shard *self, uint64_t block, uint64_t hash) {
 }
 
 void segment_remove(Shard *self, uint32_t number, Segment *segment, Entry *entry) {
-    uint32_t last = segment->room - 1;
-    uint64_t hole = (uint64_t)(entry - segment->entries);
+    uint32_t last = segment->room - 1, hole = (uint32_t)(entry - segment->entries);
     CLOSE_HOLE(hole, last, !segment->entries[at].set,
                home_of(hash_of(segment->entries + at, number), last),
                segment->entries[hole] = segment->entries[at]);
