@@ -64,8 +64,6 @@ int u64s_read(GivenU64s *self, PyObject *given) {
 }
 
 void u64s_close(GivenU64s *self) {
-    if (self->view.obj != NULL) {
-        PyBuffer_Release(&self->view);
-    }
+    PyBuffer_Release(&self->view);
     PyMem_Free(self->copied);
 }

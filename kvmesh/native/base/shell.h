@@ -2,6 +2,11 @@
  *
  * kvmesh/_native.pyi says what each method does; no text of it stands here. A type has the functions
  * PREFIX_new, PREFIX_dealloc and PREFIX_traverse.
+ *
+ * Written by hand, with macros for what types have in common: tried in speeds/speed_types.c, that is 114
+ * lines instead of 187, at 34 ns for a call with one argument and 50 ns for one with three. Cython's
+ * needs some 80, of which 25 declare again what the headers have, at 43 and 45 ns; but 56 KiB of code
+ * instead of 3, 13,000 generated lines in each sdist, and every struct that two rooms share declared twice.
  */
 #pragma once
 
@@ -51,6 +56,11 @@
         EACH(VISIT_FIELD, , __VA_ARGS__) \
         return 0; \
     }
+
+/* Tables of methods, getters and members. */
+#define METHODS(name, ...) static PyMethodDef name[] = {__VA_ARGS__, {NULL, NULL, 0, NULL}};
+#define GETTERS(name, ...) static PyGetSetDef name[] = {__VA_ARGS__, {NULL, NULL, NULL, NULL, NULL}};
+#define MEMBERS(name, ...) static PyMemberDef name[] = {__VA_ARGS__ {NULL, 0, 0, 0, NULL}};
 
 /* The slots that each type has, then those of one that Python calls, of one that the collector
  * visits, of one that only C makes, and of one that holds nothing.

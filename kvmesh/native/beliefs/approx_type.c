@@ -285,14 +285,12 @@ static PyObject *approx_statistics(Approx *self, PyObject *Py_UNUSED(nothing)) {
                                  self->expired, self->pruned, self->displaced, self->revoked);
 }
 
-static PyMemberDef members[] = {
+MEMBERS(members,
     FIELDS(Approx, T_DOUBLE, 0, ttl_s)
     FIELDS(Approx, T_DOUBLE, READONLY, next_end)
-    FIELDS(Approx, T_ULONGLONG, READONLY, changes)
-    {NULL},
-};
+    FIELDS(Approx, T_ULONGLONG, READONLY, changes))
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_KEYWORDS("record", approx_record_call),
     METHOD_KEYWORDS("record_graded", approx_record_graded_call),
     METHOD_KEYWORDS("expire", approx_expire_call),
@@ -304,9 +302,7 @@ static PyMethodDef methods[] = {
     METHOD_O("sizes", approx_sizes),
     METHOD_O("find_matches", approx_find_matches),
     METHOD_O("find_groups", approx_find_groups),
-    METHOD_NOARGS("statistics", approx_statistics),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("statistics", approx_statistics))
 
 PyTypeObject approx_type = {
     GC_TYPE("Approx", Approx, approx),

@@ -115,11 +115,9 @@ static PyObject *scanned_rest(Scanned *self, void *Py_UNUSED(closure)) {
     return rest;
 }
 
-static PyMemberDef members[] = {
+MEMBERS(members,
     FIELDS(Scanned, T_OBJECT, READONLY, body, model)
-    {"count", T_PYSSIZET, offsetof(Scanned, scan.message_count), READONLY, NULL},
-    {NULL},
-};
+    {"count", T_PYSSIZET, offsetof(Scanned, scan.message_count), READONLY, NULL},)
 
 GETTER(Scanned, scanned_urgency, PyLong_FromLong(self->scan.urgency))
 
@@ -127,7 +125,7 @@ GETTER(Scanned, scanned_streams, PyBool_FromLong(self->scan.stream))
 
 GETTER(Scanned, scanned_limit, PyLong_FromLongLong(self->scan.limit > 0 ? self->scan.limit : 0))
 
-static PyGetSetDef getters[] = {
+GETTERS(getters,
     {"bare", (getter)scanned_bare, NULL, "Whether only plain messages reach the template.", NULL},
     {"cache_key", (getter)scanned_cache_key, NULL, "Its prompt_cache_key, or nothing.", NULL},
     {"limit", (getter)scanned_limit, NULL, "The most tokens of its answer, 0: it does not say.", NULL},
@@ -136,14 +134,9 @@ static PyGetSetDef getters[] = {
     {"salt", (getter)scanned_salt, NULL, "Its cache_salt, or nothing.", NULL},
     {"streams", (getter)scanned_streams, NULL, "Whether its answer comes in pieces.", NULL},
     {"urgency", (getter)scanned_urgency, NULL, "Of its priority, larger first.", NULL},
-    {"prompt", (getter)scanned_prompt, NULL, "The text of a completion's prompt, or None.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+    {"prompt", (getter)scanned_prompt, NULL, "The text of a completion's prompt, or None.", NULL})
 
-static PyMethodDef methods[] = {
-    METHOD_FASTCALL("find_messages", scanned_find_messages),
-    {NULL, NULL, 0, NULL},
-};
+METHODS(methods, METHOD_FASTCALL("find_messages", scanned_find_messages))
 
 PyMethodDef native_scanned_methods[] = {
     METHOD_FASTCALL("scan", native_scan),

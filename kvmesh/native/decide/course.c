@@ -70,10 +70,7 @@ static PyObject *course_new(NEW_ARGUMENTS) {
     return (PyObject *)self;
 }
 
-static PyMemberDef course_members[] = {
-    FIELDS(Course, T_INT, READONLY, uses_caches)
-    {NULL},
-};
+MEMBERS(course_members, FIELDS(Course, T_INT, READONLY, uses_caches))
 
 PyTypeObject course_type = {
     GC_TYPE("Course", Course, course),

@@ -455,9 +455,7 @@ PyObject *decider_decide(Decider *self, ARGUMENTS) {
     } else if (hashed == 0) {
         placed = Py_NewRef(Py_None);
     }
-    if (request.packed.obj != NULL) {
-        PyBuffer_Release(&request.packed);
-    }
+    PyBuffer_Release(&request.packed);
     Py_XDECREF(request.hashed);
     if (placed != NULL && placed != Py_None) {
         uint64_t done = clock_ns();
@@ -545,9 +543,7 @@ PyObject *decider_choose(Decider *self, ARGUMENTS) {
         self->likeliest = 0;
         self->by = self->own;
     }
-    if (request.packed.obj != NULL) {
-        PyBuffer_Release(&request.packed);
-    }
+    PyBuffer_Release(&request.packed);
     Py_DECREF(request.hashed);
     return record;
 }

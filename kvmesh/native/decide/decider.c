@@ -131,12 +131,10 @@ static PyObject *decider_publish_to(Decider *self, PyObject *outbox) {
     Py_RETURN_NONE;
 }
 
-static PyMemberDef decider_members[] = {
-    FIELDS(Decider, T_LONGLONG, READONLY, decisions, overlap_blocks, request_blocks)
-    {NULL},
-};
+MEMBERS(decider_members,
+    FIELDS(Decider, T_LONGLONG, READONLY, decisions, overlap_blocks, request_blocks))
 
-static PyMethodDef decider_methods[] = {
+METHODS(decider_methods,
     METHOD_O("follow", decider_follow),
     METHOD_O("resize", decider_resize),
     METHOD_O("publish_to", decider_publish_to),
@@ -153,9 +151,7 @@ static PyMethodDef decider_methods[] = {
     METHOD_FASTCALL("grow", decider_grow),
     METHOD_FASTCALL("release", decider_release),
     METHOD_FASTCALL("free", decider_free),
-    METHOD_O("prefilled_s", decider_prefilled_s),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("prefilled_s", decider_prefilled_s))
 
 PyTypeObject decider_type = {
     GC_TYPE("Decider", Decider, decider),
@@ -167,19 +163,15 @@ DEALLOC(Placed, placed, record, booking, request_id, model, hashes, inputs)
 
 GETTER(Placed, placed_families, forecast_families(&self->forecast))
 
-static PyMemberDef placed_members[] = {
+MEMBERS(placed_members,
     FIELDS(Placed, T_OBJECT, READONLY, record, booking, request_id, model, hashes, inputs)
     FIELDS(Placed, T_LONGLONG, READONLY, prompt_tokens, expected_output_tokens, choices)
     FIELDS(Placed, T_LONGLONG, 0, event_tokens)
     FIELDS(Placed, T_BOOL, READONLY, streams, waiting, approximate, prefilled)
-    FIELDS(Placed, T_DOUBLE, READONLY, unseen_s, sent_s)
-    {NULL},
-};
+    FIELDS(Placed, T_DOUBLE, READONLY, unseen_s, sent_s))
 
-static PyGetSetDef placed_getters[] = {
-    {"families", (getter)placed_families, NULL, "Of the prompt, the widest first.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+GETTERS(placed_getters,
+    {"families", (getter)placed_families, NULL, "Of the prompt, the widest first.", NULL})
 
 PyTypeObject placed_type = {
     INNER_TYPE("Placed", Placed, placed),

@@ -159,11 +159,9 @@ static PyObject *forecasts_at(Forecasts *self, PyObject *worker) {
     return found == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : found;
 }
 
-static PyMethodDef forecasts_methods[] = {
+METHODS(forecasts_methods,
     METHOD_NOARGS("all", forecasts_all),
-    METHOD_O("at", forecasts_at),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("at", forecasts_at))
 
 PyTypeObject forecasts_type = {
     TYPE("Forecasts", Forecasts, forecasts),

@@ -88,23 +88,16 @@ static PyObject *time_errors_spread(TimeErrors *self, void *closure) {
     return PyFloat_FromDouble(spread_of(self));
 }
 
-static PyMethodDef time_errors_methods[] = {
+METHODS(time_errors_methods,
     METHOD_FASTCALL("learn", time_errors_learn),
     METHOD_FASTCALL("chance_above", time_errors_chance_above),
-    METHOD_FASTCALL("longest", time_errors_longest),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_FASTCALL("longest", time_errors_longest))
 
-static PyMemberDef time_errors_members[] = {
-    FIELDS(TimeErrors, T_DOUBLE, READONLY, samples)
-    {NULL},
-};
+MEMBERS(time_errors_members, FIELDS(TimeErrors, T_DOUBLE, READONLY, samples))
 
-static PyGetSetDef time_errors_getters[] = {
+GETTERS(time_errors_getters,
     {"bias", (getter)time_errors_bias, NULL, NULL, NULL},
-    {"spread", (getter)time_errors_spread, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+    {"spread", (getter)time_errors_spread, NULL, NULL, NULL})
 
 PyTypeObject time_errors_type = {
     TYPE("TimeErrors", TimeErrors, time_errors),

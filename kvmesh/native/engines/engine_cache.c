@@ -375,18 +375,13 @@ static PyObject *cache_group(EngineCache *self, void *Py_UNUSED(nothing)) {
     return residents->has_group ? PyLong_FromLongLong(residents->group) : Py_NewRef(Py_None);
 }
 
-static PyGetSetDef getters[] = {
+GETTERS(getters,
     {"group", (getter)cache_group, NULL, "The number of the group that is followed, None for none.", NULL},
-    {"block_size", (getter)cache_block_size, NULL, "The engine's block size in tokens; 0: unknown.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+    {"block_size", (getter)cache_block_size, NULL, "The engine's block size in tokens; 0: unknown.", NULL})
 
-static PyMemberDef members[] = {
-    FIELDS(EngineCache, T_BOOL, 0, complete)
-    {NULL},
-};
+MEMBERS(members, FIELDS(EngineCache, T_BOOL, 0, complete))
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("take", cache_take),
     METHOD_O("fold", cache_fold),
     METHOD_NOARGS("hand_over", cache_hand_over),
@@ -397,9 +392,7 @@ static PyMethodDef methods[] = {
     METHOD_FASTCALL("load", cache_load),
     METHOD_O("add", cache_add),
     METHOD_O("references", cache_references),
-    METHOD_NOARGS("statistics", cache_statistics),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("statistics", cache_statistics))
 
 PyTypeObject engine_cache_type = {
     GC_TYPE("EngineCache", EngineCache, cache),

@@ -295,7 +295,7 @@ static PyObject *table_counts(GroupTableObject *self, PyObject *Py_UNUSED(nothin
     return Py_BuildValue("LLNN", table->blocks, table->boundaries, groups, tiers);
 }
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("find", table_find),
     METHOD_FASTCALL("store", table_store),
     METHOD_FASTCALL("remove", table_remove),
@@ -305,9 +305,7 @@ static PyMethodDef methods[] = {
     METHOD_NOARGS("dump", table_dump),
     METHOD_FASTCALL("settle_rule", table_settle_rule),
     METHOD_NOARGS("clear", table_clear),
-    METHOD_NOARGS("counts", table_counts),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("counts", table_counts))
 
 PyTypeObject group_table_type = {
     GC_TYPE("GroupTable", GroupTableObject, table),

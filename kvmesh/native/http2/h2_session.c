@@ -241,13 +241,11 @@ static void session_dealloc(Session *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMemberDef members[] = {
+MEMBERS(members,
     FIELDS(Session, T_PYSSIZET, READONLY, open_streams, held_bytes)
-    FIELDS(Session, T_BOOL, READONLY, greeted, drained)
-    {NULL},
-};
+    FIELDS(Session, T_BOOL, READONLY, greeted, drained))
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("receive", receive_method),
     METHOD_FASTCALL("send", send_method),
     METHOD_FASTCALL("finish", finish_method),
@@ -258,9 +256,7 @@ static PyMethodDef methods[] = {
     METHOD_NOARGS("unblock", unblock_method),
     METHOD_NOARGS("drain", drain_method),
     METHOD_NOARGS("reset_idle", reset_idle_method),
-    METHOD_NOARGS("take", take_method),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("take", take_method))
 
 PyTypeObject session_type = {
     TYPE("GrpcSession", Session, session),

@@ -121,12 +121,9 @@ static PyObject *table_mask(Table *self, PyObject *object) {
 
 RETURNS(Table, table_size, PyLong_FromUnsignedLongLong(self->blocks))
 
-static PyMemberDef members[] = {
-    FIELDS(Table, T_OBJECT_EX, READONLY, holdings)
-    {NULL},
-};
+MEMBERS(members, FIELDS(Table, T_OBJECT_EX, READONLY, holdings))
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_FASTCALL("admit", table_admit),
     METHOD_FASTCALL("store", table_store),
     METHOD_FASTCALL("extend", table_extend),
@@ -142,9 +139,7 @@ static PyMethodDef methods[] = {
     METHOD_FASTCALL("find_drops", table_find_drops),
     METHOD_FASTCALL("view", table_view),
     METHOD_NOARGS("pieces", table_pieces),
-    METHOD_O("loader", table_loader),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("loader", table_loader))
 
 PyTypeObject table_type = {
     GC_TYPE("Table", Table, table),

@@ -267,24 +267,17 @@ static PyObject *view_sizes(View *self, PyObject *Py_UNUSED(nothing)) {
 
 GETTER(View, view_live, mask_int(self->live, self->live_words))
 
-static PyMemberDef members[] = {
+MEMBERS(members,
     FIELDS(View, T_OBJECT_EX, READONLY, young, names)
-    FIELDS(View, T_OBJECT, READONLY, old)
-    {NULL},
-};
+    FIELDS(View, T_OBJECT, READONLY, old))
 
-static PyGetSetDef getters[] = {
-    {"live", (getter)view_live, NULL, "The mask of the slots that count.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+GETTERS(getters, {"live", (getter)view_live, NULL, "The mask of the slots that count.", NULL})
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("find_matches", view_find_matches),
     METHOD_O("find_groups", view_find_groups),
     METHOD_O("find_hits", view_find_hits),
-    METHOD_NOARGS("sizes", view_sizes),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("sizes", view_sizes))
 
 PyTypeObject view_type = {
     SLOTS("View", sizeof(View), Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION),

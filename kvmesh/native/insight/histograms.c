@@ -60,26 +60,18 @@ static void histogram_dealloc(Histogram *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMemberDef histogram_members[] = {
-    FIELDS(Histogram, T_DOUBLE, 0, total)
-    {NULL},
-};
+MEMBERS(histogram_members, FIELDS(Histogram, T_DOUBLE, 0, total))
 
-static PyMethodDef histogram_methods[] = {
+METHODS(histogram_methods,
     METHOD_O("observe", observe_method),
-    METHOD_NOARGS("cumulative", cumulative_method),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("cumulative", cumulative_method))
 
 PyTypeObject histogram_type = {
     TYPE("Histogram", Histogram, histogram),
     .tp_members = histogram_members, .tp_methods = histogram_methods,
 };
 
-static PyMemberDef token_members[] = {
-    FIELDS(TokenCounts, T_LONGLONG, 0, prompt, reported, predicted, cached)
-    {NULL},
-};
+MEMBERS(token_members, FIELDS(TokenCounts, T_LONGLONG, 0, prompt, reported, predicted, cached))
 
 PyTypeObject token_counts_type = {
     PLAIN_TYPE("TokenCounts", TokenCounts),

@@ -171,13 +171,11 @@ static void counts_dealloc(PrefixCounts *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_FASTCALL("record", record_method),
     METHOD_O("weight", weight_method),
     METHOD_NOARGS("total", total_method),
-    METHOD_NOARGS("rows", rows_method),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("rows", rows_method))
 
 PyTypeObject prefix_counts_type = {
     TYPE("PrefixCounts", PrefixCounts, counts),

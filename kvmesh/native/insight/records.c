@@ -213,7 +213,7 @@ static int set_robin(Record *self, PyObject *value, void *Py_UNUSED(closure)) {
 }
 
 #define COUNT(name, member) {name, T_LONGLONG, offsetof(Record, member), READONLY, NULL}
-static PyMemberDef members[] = {
+MEMBERS(members,
     FIELDS(Record, T_OBJECT, READONLY, request_id, worker, policy, reported)
     FIELDS(Record, T_OBJECT, 0, left_out, traced)
     FIELDS(Record, T_DOUBLE, READONLY, decided_s, score)
@@ -228,13 +228,11 @@ static PyMemberDef members[] = {
     {"overlap_blocks", T_LONGLONG, offsetof(Record, chosen.overlap_blocks), READONLY, NULL},
     {"request_blocks", T_LONGLONG, offsetof(Record, chosen.request_blocks), READONLY, NULL},
     {"capacity_blocks", T_LONGLONG, offsetof(Record, chosen.capacity_blocks), READONLY, NULL},
-    {"uncached_tokens", T_LONGLONG, offsetof(Record, chosen.uncached_tokens), READONLY, NULL},
-    {NULL},
-};
+    {"uncached_tokens", T_LONGLONG, offsetof(Record, chosen.uncached_tokens), READONLY, NULL},)
 
 #define TIME(name, set) {#name, (getter)get_time, set, NULL, (void *)offsetof(Record, name)}
 
-static PyGetSetDef getters[] = {
+GETTERS(getters,
     {"decision", (getter)get_decision, NULL, "Made when it is first asked for.", NULL},
     {"round_robin_blocks", (getter)get_robin, (setter)set_robin, NULL, NULL},
     {"state", (getter)get_state, NULL, NULL, NULL},
@@ -244,17 +242,13 @@ static PyGetSetDef getters[] = {
     {"tenant", (getter)get_tenant, NULL, NULL, NULL},
     TIME(first_token_s, NULL),
     TIME(ended_s, NULL),
-    TIME(held_ms, (setter)set_time),
-    {NULL, NULL, NULL, NULL, NULL},
-};
+    TIME(held_ms, (setter)set_time))
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_NOARGS("known_hashes", record_known),
     METHOD_NOARGS("forget_hashes", record_forget),
     METHOD_NOARGS("terms", record_terms),
-    METHOD_NOARGS("weighed", record_weighed),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("weighed", record_weighed))
 
 PyTypeObject record_type = {
     INNER_TYPE("Record", Record, record),

@@ -259,23 +259,19 @@ static void ring_dealloc(Ring *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMemberDef members[] = {
+MEMBERS(members,
     FIELDS(Ring, T_PYSSIZET, READONLY, capacity)
     FIELDS(Ring, T_LONGLONG, READONLY, number, version, candidates, waiting_blocks, dropped,
-           dropped_ends)
-    {NULL},
-};
+           dropped_ends))
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("may_weigh_all", may_weigh_method),
     METHOD_NOARGS("next_decided", next_decided_method),
     METHOD_NOARGS("next_ended", next_ended_method),
     METHOD_NOARGS("waiting", waiting_method),
     METHOD_O("find", find_method),
     METHOD_O("latest", latest_method),
-    METHOD_O("changed_after", changed_method),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("changed_after", changed_method))
 
 static PySequenceMethods as_sequence = {.sq_length = (lenfunc)ring_length};
 

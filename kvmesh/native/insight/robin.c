@@ -200,11 +200,9 @@ static void shadow_dealloc(Shadow *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_KEYWORDS("route", route_method),
-    METHOD_NOARGS("entries", entries_method),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("entries", entries_method))
 
 PyTypeObject robin_shadow_type = {
     TYPE("RoundRobinShadow", Shadow, shadow),

@@ -236,19 +236,15 @@ static void totals_dealloc(Totals *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMemberDef members[] = {
+MEMBERS(members,
     FIELDS(Totals, T_OBJECT_EX, READONLY, ttft_s, itl_s, duration_s)
     FIELDS(Totals, T_LONGLONG, READONLY, prompt_tokens, output_tokens, best_tokens,
-           predicted_tokens)
-    {NULL},
-};
+           predicted_tokens))
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("refused", refused_method),
     METHOD_O("compared", compared_method),
-    METHOD_O("rows", since_method),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("rows", since_method))
 
 PyTypeObject totals_type = {
     TYPE("Totals", Totals, totals),

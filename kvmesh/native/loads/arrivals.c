@@ -46,11 +46,9 @@ static PyObject *call_per_ms(Arrivals *self, PyObject *given) {
     return read_double(given, &now) < 0 ? NULL : PyFloat_FromDouble(arrivals_per_ms(self, now));
 }
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("fold", call_fold),
-    METHOD_O("per_ms", call_per_ms),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("per_ms", call_per_ms))
 
 PyTypeObject arrivals_type = {
     PLAIN_TYPE("Arrivals", Arrivals),

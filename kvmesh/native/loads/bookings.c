@@ -28,22 +28,18 @@ static PyObject *booking_flag(Booking *self, void *which) {
                                             : self->turn);
 }
 
-static PyMemberDef members[] = {
+MEMBERS(members,
     FIELDS(Booking, T_OBJECT_EX, READONLY, request_id, worker, owner)
     FIELDS(Booking, T_OBJECT, READONLY, hashes)
     FIELDS(Booking, T_LONGLONG, READONLY, prompt_tokens, uncached_tokens, service_tokens,
            private_blocks, expected_blocks, foreseen_blocks, output_tokens)
-    FIELDS(Booking, T_DOUBLE, READONLY, booked_s, renewed_s, output_s, service_s)
-    {NULL},
-};
+    FIELDS(Booking, T_DOUBLE, READONLY, booked_s, renewed_s, output_s, service_s))
 
-static PyGetSetDef getters[] = {
+GETTERS(getters,
     {"keys", (getter)booking_keys, NULL, "Its sharing keys.", NULL},
     {"streams", (getter)booking_flag, NULL, "Whether its first token will be seen.", "s"},
     {"prefilling", (getter)booking_flag, NULL, "Whether its prefill has not ended.", "p"},
-    {"turn", (getter)booking_flag, NULL, "Whether it was its worker's turn.", "t"},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+    {"turn", (getter)booking_flag, NULL, "Whether it was its worker's turn.", "t"})
 
 PyTypeObject booking_type = {
     SLOTS("Booking", offsetof(Booking, keys), Py_TPFLAGS_DISALLOW_INSTANTIATION),

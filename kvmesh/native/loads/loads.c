@@ -104,28 +104,21 @@ static PyObject *loads_booked(Loads *self, void *which) {
                                                 : self->prefill_tokens - self->unseen_tokens);
 }
 
-static PyMemberDef members[] = {
+MEMBERS(members,
     FIELDS(Loads, T_OBJECT_EX, READONLY, worker)
     FIELDS(Loads, T_DOUBLE, READONLY, progress_s)
     FIELDS(Loads, T_LONGLONG, READONLY, prefill_tokens, prompt_tokens, active_requests,
            active_blocks, expected_blocks, silent, unseen_requests, unseen_blocks, unseen_tokens)
-    {"waiting_requests", T_PYSSIZET, offsetof(Loads, prefilling.count), READONLY, NULL},
-    {NULL},
-};
+    {"waiting_requests", T_PYSSIZET, offsetof(Loads, prefilling.count), READONLY, NULL},)
 
-static PyGetSetDef getters[] = {
+GETTERS(getters,
     {"prefilling", (getter)loads_prefilling, NULL, "Bookings without a first token.", NULL},
     {"shared", (getter)loads_shared, NULL, "Requests by sharing key.", NULL},
     {"booked_requests", (getter)loads_booked, NULL, NULL, "requests"},
     {"booked_blocks", (getter)loads_booked, NULL, NULL, "blocks"},
-    {"booked_tokens", (getter)loads_booked, NULL, NULL, "tokens"},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+    {"booked_tokens", (getter)loads_booked, NULL, NULL, "tokens"})
 
-static PyMethodDef methods[] = {
-    METHOD_KEYWORDS("wait_ms", call_wait_ms),
-    {NULL, NULL, 0, NULL},
-};
+METHODS(methods, METHOD_KEYWORDS("wait_ms", call_wait_ms))
 
 static void queue_forget(Queue *self) {
     for (Booking *next = self->first; next != NULL; next = next->newer) {

@@ -327,14 +327,12 @@ static int sequences_clear(Sequences *self) {
 
 GC_DEALLOC(Sequences, sequences, bookings, silent, loads, turns, arrivals, statistics)
 
-static PyMemberDef members[] = {
+MEMBERS(members,
     FIELDS(Sequences, T_OBJECT_EX, READONLY, bookings, turns, arrivals)
     FIELDS(Sequences, T_LONGLONG, READONLY, block_size, generation)
-    FIELDS(Sequences, T_DOUBLE, READONLY, lease_s)
-    {NULL},
-};
+    FIELDS(Sequences, T_DOUBLE, READONLY, lease_s))
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("loads", call_loads),
     METHOD_KEYWORDS("add", call_add),
     METHOD_KEYWORDS("first_token", call_first_token),
@@ -351,9 +349,7 @@ static PyMethodDef methods[] = {
     METHOD_O("remove_owner", call_remove_owner),
     METHOD_KEYWORDS("owned", call_owned),
     METHOD_NOARGS("unseen", call_unseen),
-    METHOD_NOARGS("statistics", call_statistics),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("statistics", call_statistics))
 
 PyTypeObject sequences_type = {
     GC_TYPE("ActiveSequences", Sequences, sequences),

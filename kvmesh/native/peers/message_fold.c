@@ -451,15 +451,9 @@ static int fold_clear(MessageFold *self) {
 
 GC_DEALLOC(MessageFold, fold, events, sequences, speeds, hints, members, strangers, out, distrusted)
 
-static PyMemberDef members[] = {
-    FIELDS(MessageFold, T_LONGLONG, READONLY, applied, gaps)
-    {NULL},
-};
+MEMBERS(members, FIELDS(MessageFold, T_LONGLONG, READONLY, applied, gaps))
 
-static PyMethodDef methods[] = {
-    METHOD_FASTCALL("fold", call_fold),
-    {NULL, NULL, 0, NULL},
-};
+METHODS(methods, METHOD_FASTCALL("fold", call_fold))
 
 PyTypeObject message_fold_type = {
     GC_TYPE("MessageFold", MessageFold, fold),

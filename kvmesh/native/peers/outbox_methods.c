@@ -235,17 +235,15 @@ static void outbox_dealloc(BookingOutbox *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMemberDef members[] = {
+MEMBERS(members,
     FIELDS(BookingOutbox, T_ULONGLONG, READONLY, epoch, next_seq)
     FIELDS(BookingOutbox, T_LONGLONG, READONLY, untold)
     FIELDS(BookingOutbox, T_BOOL, 0, gathering)
     FIELDS(BookingOutbox, T_OBJECT, 0, on_first)
     FIELDS(BookingOutbox, T_UBYTE, 0, format)
-    {"waiting", T_ULONGLONG, offsetof(BookingOutbox, events), READONLY, NULL},
-    {NULL},
-};
+    {"waiting", T_ULONGLONG, offsetof(BookingOutbox, events), READONLY, NULL},)
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("placed", call_placed),
     METHOD_O("first_token", call_first_token),
     METHOD_KEYWORDS("ended", call_ended),
@@ -254,9 +252,7 @@ static PyMethodDef methods[] = {
     METHOD_O("republish", call_republish),
     METHOD_NOARGS("end_state", call_end_state),
     METHOD_FASTCALL("take", call_take),
-    METHOD_FASTCALL("beat", call_beat),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_FASTCALL("beat", call_beat))
 
 PyTypeObject outbox_type = {
     GC_TYPE("BookingOutbox", BookingOutbox, outbox),

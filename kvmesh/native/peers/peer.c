@@ -145,15 +145,13 @@ static void peer_dealloc(Peer *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMemberDef members[] = {
+MEMBERS(members,
     FIELDS(Peer, T_OBJECT_EX, READONLY, name, workers, republished)
     FIELDS(Peer, T_OBJECT, 0, unconfirmed)
     FIELDS(Peer, T_LONGLONG, READONLY, epoch)
     FIELDS(Peer, T_LONGLONG, 0, next_seq, booked)
     FIELDS(Peer, T_DOUBLE, 0, renewed_s, counted_s)
-    FIELDS(Peer, T_BOOL, 0, complete)
-    {NULL},
-};
+    FIELDS(Peer, T_BOOL, 0, complete))
 
 PyTypeObject peer_type = {
     TYPE("Peer", Peer, peer),

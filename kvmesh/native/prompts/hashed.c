@@ -37,15 +37,9 @@ GETTER(Hashed, hashed_blocks, PyLong_FromSsize_t(Py_SIZE(self)))
 
 static void hashed_dealloc(Hashed *self) { PyObject_Free(self); }
 
-static PyMethodDef methods[] = {
-    METHOD_O("upto", hashed_upto),
-    {NULL, NULL, 0, NULL},
-};
+METHODS(methods, METHOD_O("upto", hashed_upto))
 
-static PyGetSetDef getters[] = {
-    {"blocks", (getter)hashed_blocks, NULL, "The number of full blocks.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+GETTERS(getters, {"blocks", (getter)hashed_blocks, NULL, "The number of full blocks.", NULL})
 
 static PySequenceMethods sequence = {.sq_length = (lenfunc)hashed_length};
 

@@ -321,17 +321,12 @@ static PyObject *text_packer_pack(TextPacker *self, PyObject *messages) {
     return packed;
 }
 
-static PyMethodDef packer_methods[] = {
+METHODS(packer_methods,
     METHOD_FASTCALL("teach", packer_teach),
     METHOD_NOARGS("forget", packer_forget),
-    METHOD_O("pack", text_packer_pack),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("pack", text_packer_pack))
 
-static PyMemberDef packer_members[] = {
-    FIELDS(TextPacker, T_LONGLONG, READONLY, packed)
-    {NULL},
-};
+MEMBERS(packer_members, FIELDS(TextPacker, T_LONGLONG, READONLY, packed))
 
 PyTypeObject text_packer_type = {
     GC_TYPE("TextPacker", TextPacker, packer),

@@ -109,13 +109,11 @@ RETURNS(TextCache, cache_figures,
                       PyDict_GET_SIZE(self->young) + PyDict_GET_SIZE(self->old),
                       self->young_size + self->old_size, 2 * self->half))
 
-static PyMethodDef cache_methods[] = {
+METHODS(cache_methods,
     METHOD_O("get", cache_get),
     METHOD_O("find", cache_find),
     METHOD_FASTCALL("put", cache_put),
-    METHOD_NOARGS("figures", cache_figures),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("figures", cache_figures))
 
 PyTypeObject text_cache_type = {
     TYPE("TextCache", TextCache, cache),

@@ -146,13 +146,11 @@ RETURNS(Lengths, lengths_statistics,
         PyObject_CallFunction(self->statistics_type, "nLdd", (Py_ssize_t)self->families.count,
                               self->all.samples, self->errors.tokens, self->mean_errors.tokens))
 
-static PyMethodDef lengths_methods[] = {
+METHODS(lengths_methods,
     METHOD_O("forecast", lengths_forecast_method),
     METHOD_KEYWORDS("learn", lengths_learn_method),
     METHOD_O("resize", lengths_resize),
-    METHOD_NOARGS("statistics", lengths_statistics),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("statistics", lengths_statistics))
 
 static PyObject *lengths_new(NEW_ARGUMENTS) {
     PyObject *forecast, *statistics;

@@ -8,10 +8,7 @@ PyTypeObject worker_speed_type = {
     INNER_TYPE("WorkerSpeed", WorkerSpeed, worker_speed),
 };
 
-static PyMemberDef step_times_members[] = {
-    FIELDS(StepTimes, T_DOUBLE, 0, step_tokens)
-    {NULL},
-};
+MEMBERS(step_times_members, FIELDS(StepTimes, T_DOUBLE, 0, step_tokens))
 
 PyTypeObject step_times_type = {
     SLOTS("StepTimes", sizeof(StepTimes), Py_TPFLAGS_DISALLOW_INSTANTIATION),
@@ -87,13 +84,11 @@ static PyObject *speeds_remove(Speeds *self, PyObject *worker) {
     return none_or_null(PyErr_Occurred() ? -1 : speeds_forget(self, worker));
 }
 
-static PyMemberDef speeds_members[] = {
+MEMBERS(speeds_members,
     FIELDS(Speeds, T_OBJECT_EX, READONLY, steps)
-    FIELDS(Speeds, T_DOUBLE, 0, fleet_ms_per_token, uncached_tokens, output_tokens)
-    {NULL},
-};
+    FIELDS(Speeds, T_DOUBLE, 0, fleet_ms_per_token, uncached_tokens, output_tokens))
 
-static PyMethodDef speeds_methods[] = {
+METHODS(speeds_methods,
     METHOD_O("ms_per_token", speeds_get_ms_per_token),
     METHOD_O("prefill_ratio", speeds_prefill_ratio),
     METHOD_O("ms_per_output_token", speeds_get_ms_per_output_token),
@@ -104,9 +99,7 @@ static PyMethodDef speeds_methods[] = {
     METHOD_KEYWORDS("measured", take_measured),
     METHOD_KEYWORDS("output", take_output),
     METHOD_KEYWORDS("answered", take_answered),
-    METHOD_KEYWORDS("finished", take_finished),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_KEYWORDS("finished", take_finished))
 
 static PyObject *speeds_new(NEW_ARGUMENTS) {
     double prior;

@@ -2,10 +2,7 @@
 #include "base/shell.h"
 #include "speeds/states.h"
 
-static PyMemberDef ratio_members[] = {
-    FIELDS(Ratio, T_DOUBLE, 0, ms, tokens, squares, error, factor, slow_ms)
-    {NULL},
-};
+MEMBERS(ratio_members, FIELDS(Ratio, T_DOUBLE, 0, ms, tokens, squares, error, factor, slow_ms))
 
 PyTypeObject ratio_type = {
     SLOTS("Ratio", sizeof(Ratio), Py_TPFLAGS_DISALLOW_INSTANTIATION),
@@ -35,18 +32,14 @@ static int state_set_loads(WorkerState *self, PyObject *value, void *Py_UNUSED(c
     return 0;
 }
 
-static PyMemberDef state_members[] = {
+MEMBERS(state_members,
     FIELDS(WorkerState, T_OBJECT_EX, READONLY, worker, prefill)
     FIELDS(WorkerState, T_OBJECT_EX, 0, info, report, gaps)
     FIELDS(WorkerState, T_LONGLONG, 0, capacity_blocks, blank_blocks)
-    FIELDS(WorkerState, T_DOUBLE, 0, failure_share, lost_ms)
-    {NULL},
-};
+    FIELDS(WorkerState, T_DOUBLE, 0, failure_share, lost_ms))
 
-static PyGetSetDef state_getters[] = {
-    {"loads", (getter)state_loads, (setter)state_set_loads, "Its live sums.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+GETTERS(state_getters,
+    {"loads", (getter)state_loads, (setter)state_set_loads, "Its live sums.", NULL})
 
 PyTypeObject worker_state_type = {
     TYPE("WorkerState", WorkerState, state),

@@ -61,14 +61,12 @@ static PyObject *frozen_blocks(Frozen *self, PyObject *object) {
                                        self->kept[number].count);
 }
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("take", frozen_take),
     METHOD_FASTCALL("columns", frozen_columns),
     METHOD_FASTCALL("part", frozen_part),
     METHOD_O("blocks", frozen_blocks),
-    METHOD_NOARGS("close", frozen_end),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("close", frozen_end))
 
 PyTypeObject frozen_type = {
     INNER_TYPE("Frozen", Frozen, frozen),

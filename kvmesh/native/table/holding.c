@@ -46,13 +46,11 @@ static int holding_set_digest(Holding *self, PyObject *value, void *Py_UNUSED(cl
     return 0;
 }
 
-static PyGetSetDef getters[] = {
+GETTERS(getters,
     {"bit", (getter)holding_bit, NULL, "The mask with the worker's bit alone.", NULL},
     {"blocks", (getter)holding_blocks, (setter)holding_set_blocks, "Blocks held.", NULL},
     {"digest", (getter)holding_digest, (setter)holding_set_digest,
-     "Sum of their hashes mod 2^64.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+     "Sum of their hashes mod 2^64.", NULL})
 
 PyTypeObject holding_type = {
     INNER_TYPE("Holding", Holding, holding),

@@ -137,11 +137,9 @@ static PyObject *loader_total(Loader *self, PyObject *object) {
                          (unsigned long long)self->sums[number]);
 }
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_FASTCALL("add", loader_add),
-    METHOD_O("total", loader_total),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("total", loader_total))
 
 PyTypeObject loader_type = {
     INNER_TYPE("Loader", Loader, loader),

@@ -456,11 +456,9 @@ static PyObject *part_piece(Part *self, PyObject *Py_UNUSED(nothing)) {
     return PyBytes_FromStringAndSize(NULL, 0);
 }
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_NOARGS("prepare", part_prepare),
-    METHOD_NOARGS("piece", part_piece),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("piece", part_piece))
 
 PyTypeObject part_type = {
     INNER_TYPE("Part", Part, part),

@@ -262,15 +262,13 @@ static PyObject *head_render(Head *self, PyObject *given) {
     return block;
 }
 
-static PyMethodDef head_methods[] = {
+METHODS(head_methods,
     METHOD_NOARGS("headers", head_headers),
     METHOD_O("get", head_get),
     METHOD_O("select", head_select),
     METHOD_O("has", head_has),
     METHOD_FASTCALL("replaced", head_replaced),
-    METHOD_O("render", head_render),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("render", head_render))
 
 PyTypeObject head_type = {
     SLOTS("Head", sizeof(Head), 0),

@@ -311,7 +311,7 @@ static PyObject *get_held(EventStream *self, void *closure) {
 
 static const Property property[] = {{"done", 3}, {"errors", 0}, {"error", 1}, {"usage", 2}, {"held", 1}, {"torn", 3}, {"reasoned", 3}};
 
-static PyGetSetDef stream_properties[] = {
+GETTERS(stream_properties,
     {"done", (getter)get_done, NULL, "whether `[DONE]` was seen as an event of its own", (void *)&property[0]},
     {"errors", (getter)read_property, NULL, "error events", (void *)&property[1]},
     {"error", (getter)read_property, NULL, "the last error event's data", (void *)&property[2]},
@@ -319,25 +319,19 @@ static PyGetSetDef stream_properties[] = {
     {"held", (getter)get_held, NULL, "what has not passed yet", (void *)&property[4]},
     {"torn", (getter)read_property, NULL, "whether a part of an overlong event has passed", (void *)&property[5]},
     {"kept", (getter)get_kept, NULL, "what was kept so far, None without `keep`", NULL},
-    {"reasoned", (getter)get_reasoned, NULL, "whether an event said why the answer ended", (void *)&property[6]},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+    {"reasoned", (getter)get_reasoned, NULL, "whether an event said why the answer ended", (void *)&property[6]})
 
-static PyMemberDef stream_members[] = {
+MEMBERS(stream_members,
     FIELDS(EventStream, T_PYSSIZET, READONLY, tokens)
-    FIELDS(EventStream, T_PYSSIZET, 0, due)
-    {NULL},
-};
+    FIELDS(EventStream, T_PYSSIZET, 0, due))
 
-static PyMethodDef stream_methods[] = {
+METHODS(stream_methods,
     METHOD_O("feed", stream_feed),
     METHOD_FASTCALL("take", stream_take),
     METHOD_KEYWORDS("keep", stream_keep),
     METHOD_NOARGS("flush", stream_flush),
     METHOD_NOARGS("is_complete", stream_is_complete),
-    METHOD_NOARGS("__sizeof__", stream_sizeof),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("__sizeof__", stream_sizeof))
 
 static PyObject *stream_new(NEW_ARGUMENTS) {
     EventStream *self = (EventStream *)type->tp_alloc(type, 0);
