@@ -110,9 +110,6 @@ static inline int prepares(const Asked *asked, const WorkerState *state) {
     return state->prepared_in == asked->question;
 }
 
-/* Return the prompt tokens that could be computed while a worker loads the adapter. */
-long long load_tokens_of(const Asked *asked, const WorkerState *state);
-
 /* core.cost.terms.Candidate.uncached_tokens */
 long long uncached_of(const Asked *asked, const WorkerState *state);
 

@@ -2,38 +2,30 @@
 #include "base/shell.h"
 #include "decide/forecasts.h"
 
-/* Read a target, None for none. */
-static const char *read_target(PyObject *given, double *target) {
+/* Read a number, None: NaN; -1 with an error set. */
+static int read_target(PyObject *given, double *target) {
     *target = NAN;
-    return given != Py_None && read_double(given, target) < 0 ? "a float or None" : NULL;
+    return given == Py_None ? 0 : read_double(given, target);
 }
 
 static PyObject *forecasts_new(NEW_ARGUMENTS) {
-    PyObject *ttft_ms, *tpot_ms, *coming, *own, *ttft_errors, *tpot_errors, *hopeless;
-    double waited_ms, slack, least, targets[2];
-    TRY_OR_NULL(READ_NEW("Forecasts", "OOddd!!!!O",
-                         "ttft_ms tpot_ms waited_ms slack least coming own ttft_errors tpot_errors hopeless", &ttft_ms, &tpot_ms, &waited_ms, &slack, &least, &formula_type, &coming, &formula_type, &own, &time_errors_type, &ttft_errors, &time_errors_type, &tpot_errors, &hopeless));
-    if (read_target(ttft_ms, targets) != NULL || read_target(tpot_ms, targets + 1) != NULL) {
-        return NULL;
-    }
-    REFUSE_OR_NULL(((Formula *)coming)->weights || ((Formula *)own)->weights, PyExc_ValueError,
-                   "times have no weights");
-    REFUSE_OR_NULL(hopeless != Py_None && !PyExceptionClass_Check(hopeless), PyExc_TypeError,
-                   "hopeless is an exception or None, not %.100R", hopeless);
+    PyObject *ttft_ms, *tpot_ms;
     Forecasts *self = (Forecasts *)type->tp_alloc(type, 0);
-    if (self != NULL) {
-        self->coming = (Formula *)Py_NewRef(coming);
-        self->own = (Formula *)Py_NewRef(own);
-        self->ttft_errors = (TimeErrors *)Py_NewRef(ttft_errors);
-        self->tpot_errors = (TimeErrors *)Py_NewRef(tpot_errors);
-        self->hopeless = Py_NewRef(hopeless);
-        self->ttft_ms = targets[0];
-        self->tpot_ms = targets[1];
-        self->waited_ms = waited_ms;
-        self->slack = slack;
-        self->least = least;
+    NEED_OR_NULL(self);
+    if (READ_NEW("Forecasts", "OOddd+!+!+!+!+O",
+                 "ttft_ms tpot_ms waited_ms slack least coming own ttft_errors tpot_errors hopeless",
+                 &ttft_ms, &tpot_ms, &self->waited_ms, &self->slack, &self->least, &formula_type,
+                 &self->coming, &formula_type, &self->own, &time_errors_type, &self->ttft_errors,
+                 &time_errors_type, &self->tpot_errors, &self->hopeless) < 0 ||
+        read_target(ttft_ms, &self->ttft_ms) < 0 || read_target(tpot_ms, &self->tpot_ms) < 0) {
+        Py_CLEAR(self);
+    } else if (self->coming->weights || self->own->weights) {
+        PyErr_SetString(PyExc_ValueError, "times have no weights");
+    } else if (self->hopeless != Py_None && !PyExceptionClass_Check(self->hopeless)) {
+        PyErr_Format(PyExc_TypeError, "hopeless is an exception or None, not %.100R",
+                     self->hopeless);
     }
-    return (PyObject *)self;
+    return made_or_null(self);
 }
 
 static void forecasts_dealloc(Forecasts *self) {

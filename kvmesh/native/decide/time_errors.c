@@ -101,5 +101,6 @@ GETTERS(time_errors_getters,
 
 PyTypeObject time_errors_type = {
     TYPE("TimeErrors", TimeErrors, time_errors),
-    .tp_members = time_errors_members, .tp_getset = time_errors_getters, .tp_methods = time_errors_methods,
+    .tp_members = time_errors_members, .tp_getset = time_errors_getters,
+    .tp_methods = time_errors_methods,
 };

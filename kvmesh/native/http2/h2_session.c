@@ -216,7 +216,11 @@ static int limits_are_sound(const SessionLimits *limits) {
 static PyObject *session_new(NEW_ARGUMENTS) {
     SessionLimits limits;
     TRY_OR_NULL(READ_NEW("GrpcSession", "nnnnnnnn",
-                         "streams message_bytes header_bytes stream_window connection_window waiting_bytes " "idle_frames early_resets", &limits.streams, &limits.message_bytes, &limits.header_bytes, &limits.stream_window, &limits.connection_window, &limits.waiting_bytes, &limits.idle_frames, &limits.early_resets));
+                         "streams message_bytes header_bytes stream_window connection_window "
+                         "waiting_bytes idle_frames early_resets", &limits.streams,
+                         &limits.message_bytes, &limits.header_bytes, &limits.stream_window,
+                         &limits.connection_window, &limits.waiting_bytes, &limits.idle_frames,
+                         &limits.early_resets));
     REFUSE_OR_NULL(!limits_are_sound(&limits), PyExc_ValueError,
                    "limits out of range: windows are 1 to 2^31-1 bytes, that "
                    "of a connection at least 65,535");

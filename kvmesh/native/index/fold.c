@@ -234,6 +234,6 @@ PyObject *table_fold_ends(Table *self, PyObject *const *args, Py_ssize_t nargs) 
     REFUSE_OR_NULL(!Py_IS_TYPE(args[0], &holding_type) || !PyTuple_Check(args[5]) ||
                    !PyArg_ParseTuple(args[5], "O!O!", &table_type, &places.ends, &holding_type,
                                      &places.ended), PyExc_TypeError,
-                   "a Holding, bytes, and (Table, Holding) of ends are " "needed");
+                   "a Holding, bytes, and (Table, Holding) of ends are needed");
     return fold_message(&places, args + 1);
 }

@@ -141,7 +141,8 @@ int record_report(Record *self, PyObject *usage) {
         return 0;
     }
     PyObject *told = PyObject_GetAttr(usage, interned.cached_tokens);
-    int failed = told == NULL || (told != Py_None && read_attribute(usage, interned.cached_tokens, 'L', &cached) < 0);
+    int failed = told == NULL || (told != Py_None && read_attribute(usage, interned.cached_tokens,
+                                                                    'L', &cached) < 0);
     Py_XDECREF(told);
     if (failed || read_attribute(usage, interned.prompt_tokens, 'L', &prompt) < 0 ||
         read_attribute(usage, interned.completion_tokens, 'L', &completion) < 0) {
