@@ -34,7 +34,7 @@ static Py_ssize_t next_of(const Decider *self, Py_ssize_t count, const Py_ssize_
 
 PyObject *decider_runners_up(Decider *self, ARGUMENTS) {
     Py_ssize_t most = nargs == 2 ? PyLong_AsSsize_t(args[1]) : -1;
-    TRY_OR_NULL(no_error());
+    RETURN_IF(most == -1 && PyErr_Occurred(), NULL);
     REFUSE_OR_NULL(nargs != 2 || most < 0 || most > MOST_RUNNERS || !PyTuple_CheckExact(args[0]),
                    PyExc_TypeError, "runners_up takes a tuple of states, and a number <= %d",
                    MOST_RUNNERS);

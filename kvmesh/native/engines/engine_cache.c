@@ -258,7 +258,7 @@ static int load(EngineCache *self, PyObject *tiers, const char *blocks, Py_ssize
     Contents *contents = &self->residents.contents;
     for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(tiers); at++) {
         long number = PyLong_AsLong(PyTuple_GET_ITEM(tiers, at));
-        TRY(no_error());
+        TRY_IF(number == -1, no_error());
         NEED(contents_tier(contents, (int)number, &self->types, said));
     }
     int loaded = residents_load(&self->residents, (const uint8_t *)blocks, size);
@@ -302,7 +302,7 @@ static PyObject *cache_add(EngineCache *self, PyObject *blocks) {
 
 static PyObject *cache_references(EngineCache *self, PyObject *number) {
     uint64_t hash = PyLong_AsUnsignedLongLong(number);
-    TRY_OR_NULL(no_error());
+    RETURN_IF(hash == UINT64_MAX && PyErr_Occurred(), NULL);
     uint32_t block = keyed_find(&self->residents.blocks, hash);
     return block == NO_RECORD ? Py_NewRef(Py_None)
                               : PyLong_FromUnsignedLong(keyed_at(&self->residents.blocks, block)->two);

@@ -65,7 +65,7 @@ static int take_number(PyObject *object, const char *name, long long most, long 
     NEED(given);
     *number = PyLong_AsLongLong(given);
     Py_DECREF(given);
-    TRY(no_error());
+    TRY_IF(*number == -1, no_error());
     REFUSE(*number < 0 || *number > most, PyExc_ValueError, "%s is %lld, it must be from 0 to %lld",
            name, *number, most);
     return 0;

@@ -114,7 +114,7 @@ static int read_numbers(GroupTableObject *self, PyObject *object, Blocks *to, in
 
 static PyObject *table_find(GroupTableObject *self, PyObject *hash) {
     uint64_t number = PyLong_AsUnsignedLongLong(hash);
-    TRY_OR_NULL(no_error());
+    RETURN_IF(number == UINT64_MAX && PyErr_Occurred(), NULL);
     const GroupTable *table = &self->table;
     uint32_t node = group_find(table, number);
     if (node == NO_RECORD) {

@@ -5,14 +5,18 @@
 #define TOKEN_BYTES 4
 
 static void let_hashes_go(AskedPrompt *self) {
-    PyBuffer_Release(&self->view);
+    if (self->view.obj != NULL) {
+        PyBuffer_Release(&self->view);
+    }
     self->prompt.known = NULL;
     self->prompt.count = 0;
 }
 
 void prompt_close(AskedPrompt *self) {
     let_hashes_go(self);
-    PyBuffer_Release(&self->ids);
+    if (self->ids.obj != NULL) {
+        PyBuffer_Release(&self->ids);
+    }
     self->prompt.ids = NULL;
 }
 

@@ -200,7 +200,7 @@ static PyObject *second_tuple(const Second *second) {
 
 static PyObject *since_method(Totals *self, PyObject *given) {
     long long first = PyLong_AsLongLong(given);
-    TRY_OR_NULL(no_error());
+    RETURN_IF(first == -1 && PyErr_Occurred(), NULL);
     PyObject *rows = PyList_New(0);
     for (Py_ssize_t i = 0; rows != NULL && i < self->count; i++) {
         if (self->seconds[i].second >= first) {

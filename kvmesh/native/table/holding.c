@@ -35,7 +35,7 @@ static int refuse_no_int(PyObject *value) {
 static int holding_set_blocks(Holding *self, PyObject *value, void *Py_UNUSED(closure)) {
     TRY(refuse_no_int(value));
     long long blocks = PyLong_AsLongLong(value);
-    TRY(no_error());
+    TRY_IF(blocks == -1, no_error());
     self->blocks = blocks;
     return 0;
 }

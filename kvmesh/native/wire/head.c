@@ -126,8 +126,9 @@ static PyObject *value_of(const Head *head, const HeadLine *line) {
 static int append_pair(PyObject *list, const Head *head, const HeadLine *line, PyObject *name) {
     PyObject *value = name == NULL ? NULL : value_of(head, line);
     PyObject *pair = value == NULL ? NULL : PyTuple_Pack(2, name, value);
+    int failed = list_add(list, pair);
     XDECREF_ALL(value, name);
-    return list_add(list, pair);
+    return failed;
 }
 
 static PyObject *head_headers(Head *self, PyObject *Py_UNUSED(unused)) {
