@@ -26,7 +26,6 @@
 /* What has to be prepared before any type is. */
 static int (*const preparations[])(void) = {
     names_ready,
-    asked_names_ready,
     hashed_ready,
     hpack_ready,
     mixing_ready,
@@ -140,14 +139,10 @@ static const struct {
 
 static int prepare(void) {
     for (size_t i = 0; i < COUNT(preparations); i++) {
-        if (preparations[i]() < 0) {
-            return -1;
-        }
+        TRY(preparations[i]());
     }
     for (size_t i = 0; i < COUNT(inner_types); i++) {
-        if (PyType_Ready(inner_types[i]) < 0) {
-            return -1;
-        }
+        TRY(PyType_Ready(inner_types[i]));
     }
     return 0;
 }
@@ -160,24 +155,16 @@ static int add_value(PyObject *module, const char *name, PyObject *value) {
 
 static int fill(PyObject *module) {
     for (size_t i = 0; i < COUNT(numbers); i++) {
-        if (add_value(module, numbers[i].name, PyLong_FromLongLong(numbers[i].value)) < 0) {
-            return -1;
-        }
+        TRY(add_value(module, numbers[i].name, PyLong_FromLongLong(numbers[i].value)));
     }
     for (size_t i = 0; i < COUNT(floats); i++) {
-        if (add_value(module, floats[i].name, PyFloat_FromDouble(floats[i].value)) < 0) {
-            return -1;
-        }
+        TRY(add_value(module, floats[i].name, PyFloat_FromDouble(floats[i].value)));
     }
     for (size_t i = 0; i < COUNT(functions); i++) {
-        if (PyModule_AddFunctions(module, functions[i]) < 0) {
-            return -1;
-        }
+        TRY(PyModule_AddFunctions(module, functions[i]));
     }
     for (size_t i = 0; i < COUNT(types); i++) {
-        if (PyModule_AddType(module, types[i]) < 0) {
-            return -1;
-        }
+        TRY(PyModule_AddType(module, types[i]));
     }
     return 0;
 }

@@ -109,6 +109,13 @@ static inline const char *convert(char letter, PyObject *given, void *to) {
     }
 }
 
+int read_attribute(PyObject *object, PyObject *name, char type, void *number) {
+    PyObject *given = PyObject_GetAttr(object, name);
+    int failed = given == NULL || convert(type, given, number) != NULL ? -1 : 0;
+    Py_XDECREF(given);
+    return failed;
+}
+
 /* Read `count` arguments, NULL for those left out; `named`: they may be beyond $. */
 static int convert_all(const Call *call, PyObject *const *given, Py_ssize_t count, int named,
                        va_list places) {
@@ -160,15 +167,12 @@ static int read_named(const Call *call, PyObject *const *args, Py_ssize_t nargs,
     memcpy(given, args, (size_t)nargs * sizeof *given);
     if (PyDict_CheckExact(keywords)) {
         while (PyDict_Next(keywords, &place, &name, &value)) {
-            if (place_argument(call, name, value, given) < 0) {
-                return -1;
-            }
+            TRY(place_argument(call, name, value, given));
         }
     } else {
         for (; place < PyTuple_GET_SIZE(keywords); place++) {
-            if (place_argument(call, PyTuple_GET_ITEM(keywords, place), args[nargs + place], given) < 0) {
-                return -1;
-            }
+            TRY(place_argument(call, PyTuple_GET_ITEM(keywords, place), args[nargs + place],
+                               given));
         }
     }
     return convert_all(call, given, count_until(call, '\0'), 1, places);

@@ -1,6 +1,5 @@
 /* The arguments of calls from Python: put in order, checked and converted. */
-#ifndef KVMESH_ARGUMENTS_H
-#define KVMESH_ARGUMENTS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -11,10 +10,8 @@ static inline PyObject *read_text(const char *what, PyObject *given) {
     if (PyUnicode_CheckExact(given)) {
         return Py_NewRef(given);
     }
-    if (!PyUnicode_Check(given)) {
-        PyErr_Format(PyExc_TypeError, "%s is a str, not %.100R", what, given);
-        return NULL;
-    }
+    REFUSE_OR_NULL(!PyUnicode_Check(given), PyExc_TypeError, "%s is a str, not %.100R", what,
+                   given);
     return PyUnicode_FromObject(given);
 }
 
@@ -35,10 +32,18 @@ int read_arguments(PyObject *const *args, Py_ssize_t nargs, PyObject *keywords,
 int read_new(PyObject *args, PyObject *keywords, const char *function, const char *types,
              const char *names, ...);
 
-/* Of a METH_FASTCALL | METH_KEYWORDS method, of a METH_FASTCALL one, and of tp_new. */
+/* What a METH_FASTCALL | METH_KEYWORDS method, a METH_FASTCALL one and tp_new are given beside the object,
+ * and how they read it.
+ */
+#define NAMED_ARGUMENTS ARGUMENTS, PyObject *keywords
+#define ARGUMENTS PyObject *const *args, Py_ssize_t nargs
+#define NEW_ARGUMENTS PyTypeObject *type, PyObject *args, PyObject *keywords
 #define READ(...) read_arguments(args, nargs, keywords, __VA_ARGS__)
 #define READ_PLACED(...) read_arguments(args, nargs, NULL, __VA_ARGS__)
 #define READ_NEW(...) read_new(args, keywords, __VA_ARGS__)
+
+/* Read an attribute as one of the numbers above; -1 with an error set. */
+int read_attribute(PyObject *object, PyObject *name, char type, void *number);
 
 /* Read an int of any size as a long long, the nearest one; -1 with TypeError set. */
 static inline int read_amount(PyObject *given, long long *number) {
@@ -54,5 +59,3 @@ static inline int read_double(PyObject *given, double *number) {
     *number = PyFloat_AsDouble(given);
     return *number == -1.0 && PyErr_Occurred() ? -1 : 0;
 }
-
-#endif

@@ -7,9 +7,7 @@ int array_resize(void *place, size_t count, size_t size, void *(*resize)(void *,
     void *array;
     memcpy(&array, place, sizeof array);
     void *resized = count > PY_SSIZE_T_MAX / size ? NULL : resize(array, count * size);
-    if (resized == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(resized);
     memcpy(place, &resized, sizeof resized);
     return 0;
 }
@@ -20,9 +18,7 @@ int blocks_reserve(Blocks *self, Py_ssize_t more) {
     }
     Py_ssize_t room = self->room > 32 ? self->room * 2 : 64;
     room = room - self->count < more ? self->count + more : room;
-    if (RAW_RESIZE(self->items, room > PY_SSIZE_T_MAX / 16 ? SIZE_MAX : (size_t)room) < 0) {
-        return -1;
-    }
+    TRY(RAW_RESIZE(self->items, room > PY_SSIZE_T_MAX / 16 ? SIZE_MAX : (size_t)room));
     self->room = room;
     return 0;
 }
@@ -32,9 +28,7 @@ int u32s_reserve(U32s *self, Py_ssize_t more) {
         return 0;
     }
     size_t room = (size_t)self->count + (size_t)more + (size_t)self->room / 2 + 16;
-    if (RAW_RESIZE(self->items, room) < 0) {
-        return -1;
-    }
+    TRY(RAW_RESIZE(self->items, room));
     self->room = (Py_ssize_t)room;
     return 0;
 }
@@ -42,23 +36,17 @@ int u32s_reserve(U32s *self, Py_ssize_t more) {
 int u64s_read(GivenU64s *self, PyObject *given) {
     *self = (GivenU64s){.at = NULL};
     if (PyObject_CheckBuffer(given)) {
-        if (PyObject_GetBuffer(given, &self->view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) {
-            return -1;
-        }
+        TRY(PyObject_GetBuffer(given, &self->view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT));
         const char *format = self->view.format;
-        if (self->view.itemsize != sizeof *self->at || format == NULL ||
-            (strcmp(format, "Q") && strcmp(format, "L"))) {
-            return set_error(PyExc_TypeError, "a buffer of u64s has format Q, not %.20s",
-                             format == NULL ? "B" : format);
-        }
+        REFUSE(self->view.itemsize != sizeof *self->at || format == NULL ||
+               (strcmp(format, "Q") && strcmp(format, "L")), PyExc_TypeError,
+               "a buffer of u64s has format Q, not %.20s", format == NULL ? "B" : format);
         self->at = self->view.buf;
         self->count = self->view.len / (Py_ssize_t)sizeof *self->at;
         return 0;
     }
     PyObject *tuple = PySequence_Tuple(given); /* reading an int may change a list */
-    if (tuple == NULL) {
-        return -1;
-    }
+    NEED(tuple);
     Py_ssize_t count = PyTuple_GET_SIZE(tuple);
     int failed = RESIZE(self->copied, count ? count : 1) < 0;
     for (Py_ssize_t i = 0; !failed && i < count; i++) {
@@ -76,8 +64,6 @@ int u64s_read(GivenU64s *self, PyObject *given) {
 }
 
 void u64s_close(GivenU64s *self) {
-    if (self->view.obj != NULL) {
-        PyBuffer_Release(&self->view);
-    }
+    PyBuffer_Release(&self->view);
     PyMem_Free(self->copied);
 }

@@ -1,8 +1,7 @@
 /* Numbers in a row, in memory that stays from call to call. All zeros is an empty one; its items are
  * for PyMem_RawFree.
  */
-#ifndef KVMESH_ARRAYS_H
-#define KVMESH_ARRAYS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -16,6 +15,27 @@ int array_resize(void *place, size_t count, size_t size, void *(*resize)(void *,
     array_resize(&(array), (size_t)(count), sizeof *(array), PyMem_Realloc)
 #define RAW_RESIZE(array, count) \
     array_resize(&(array), (size_t)(count), sizeof *(array), PyMem_RawRealloc)
+
+/* Give a full array twice its room, which is `least` at first; 0, or -1 with MemoryError set. */
+#define GROW_BY(resize, array, count, room, least) \
+    ((count) < (room) ? 0 \
+     : resize(array, (room) ? 2 * (size_t)(room) : (least)) < 0 ? -1 \
+     : ((room) = (room) ? 2 * (room) : (least), 0))
+#define GROW(...) GROW_BY(RESIZE, __VA_ARGS__)
+#define RAW_GROW(...) GROW_BY(RAW_RESIZE, __VA_ARGS__)
+
+/* Set `low` to the first place before `high` of which a condition on `middle` does not hold, or to
+ * `high`: it holds of all places before.
+ */
+#define BISECT(low, high, condition) \
+    while ((low) < (high)) { \
+        Py_ssize_t middle = ((low) + (high)) >> 1; \
+        if (condition) { \
+            (low) = middle + 1; \
+        } else { \
+            (high) = middle; \
+        } \
+    }
 
 typedef struct {
     uint64_t *items;
@@ -33,9 +53,7 @@ int u32s_reserve(U32s *self, Py_ssize_t more);
 
 /* Append a number; -1 with MemoryError set. */
 static inline int push_u32(U32s *to, uint32_t number) {
-    if (u32s_reserve(to, 1) < 0) {
-        return -1;
-    }
+    TRY(u32s_reserve(to, 1));
     to->items[to->count++] = number;
     return 0;
 }
@@ -53,5 +71,3 @@ typedef struct {
  */
 int u64s_read(GivenU64s *self, PyObject *given);
 void u64s_close(GivenU64s *self);
-
-#endif

@@ -13,9 +13,7 @@ int mixing_ready(void) {
     PyObject *os = PyImport_ImportModule("os");
     PyObject *drawn = os == NULL ? NULL : PyObject_CallMethod(os, "urandom", "i", (int)sizeof words);
     Py_XDECREF(os);
-    if (drawn == NULL) {
-        return -1;
-    }
+    NEED(drawn);
     int failed = !PyBytes_Check(drawn) || PyBytes_GET_SIZE(drawn) != (Py_ssize_t)sizeof words;
     if (failed) {
         PyErr_SetString(PyExc_RuntimeError, "os.urandom gave something else than was asked for");
@@ -27,11 +25,9 @@ int mixing_ready(void) {
     return failed ? -1 : 0;
 }
 
-static PyObject *rekey(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *rekey(PyObject *Py_UNUSED(module), ARGUMENTS) {
     uint64_t white, first, second;
-    if (READ_PLACED("rekey", "KKK", "white first second", &white, &first, &second) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("rekey", "KKK", "white first second", &white, &first, &second));
     PyObject *before = Py_BuildValue("KKK", (unsigned long long)mixing_key.white,
                                      (unsigned long long)mixing_key.first,
                                      (unsigned long long)mixing_key.second);

@@ -44,19 +44,11 @@ RecentEntry *recent_add(Recent *self, uint64_t key) {
 }
 
 void recent_remove(Recent *self, RecentEntry *entry) {
-    uint64_t hole = (uint64_t)(recent_slot(self, entry->key) - self->index), at = hole;
+    uint64_t hole = (uint64_t)(recent_slot(self, entry->key) - self->index);
     uint32_t number = self->index[hole];
-    for (;;) { /* those behind that looked for a free place here first move up */
-        at = (at + 1) & self->mask;
-        if (self->index[at] == 0) {
-            break;
-        }
-        uint64_t home = mixed(self->entries[self->index[at] - 1].key) >> 32 & self->mask;
-        if (((at - home) & self->mask) >= ((at - hole) & self->mask)) {
-            self->index[hole] = self->index[at];
-            hole = at;
-        }
-    }
+    CLOSE_HOLE(hole, self->mask, self->index[at] == 0,
+               mixed(self->entries[self->index[at] - 1].key) >> 32,
+               self->index[hole] = self->index[at]);
     self->index[hole] = 0;
     recent_unlink(self, entry);
     entry->after = self->unused;

@@ -1,6 +1,5 @@
 /* Recent: a table of numbers with the least recently used first, for bounded memories. */
-#ifndef KVMESH_RECENT_H
-#define KVMESH_RECENT_H
+#pragma once
 
 #include "base/mixing.h"
 
@@ -21,12 +20,7 @@ typedef struct {
 
 /* Return where the index has a number, or where it would be; there is room. */
 static inline uint32_t *recent_slot(const Recent *self, uint64_t key) {
-    for (uint64_t at = mixed(key) >> 32;; at++) {
-        uint32_t *slot = &self->index[at & self->mask];
-        if (*slot == 0 || self->entries[*slot - 1].key == key) {
-            return slot;
-        }
-    }
+    return INDEX_SLOT(self->index, self->mask, self->entries, key);
 }
 
 /* Return its entry, valid until the next `recent_reserve`; NULL: it has none. */
@@ -66,5 +60,3 @@ void recent_remove(Recent *self, RecentEntry *entry);
 /* Forget all; the memory stays, or goes. */
 void recent_clear(Recent *self);
 void recent_free(Recent *self);
-
-#endif

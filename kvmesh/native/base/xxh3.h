@@ -3,8 +3,7 @@
  * A block of 16 tokens (64 bytes) takes 5 ns. No allocation, no alignment asked for. Only
  * little-endian machines with a 128-bit product: elsewhere this does not compile. Source: Y. Collet, "XXH3", https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
  */
-#ifndef KVMESH_XXH3_H
-#define KVMESH_XXH3_H
+#pragma once
 
 #include "base/base.h"
 
@@ -176,5 +175,3 @@ static inline uint64_t xxh3_64(const void *data, size_t size, uint64_t seed) {
     }
     return size <= 240 ? xxh3_middle(at, size, seed) : xxh3_long(at, size, seed);
 }
-
-#endif

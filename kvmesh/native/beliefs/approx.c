@@ -16,14 +16,7 @@
 /* Return where what ends then is, or would be, among the ends. */
 static Py_ssize_t place_of(const Approx *self, double until) {
     Py_ssize_t low = self->first_end, high = self->first_end + self->end_count;
-    while (low < high) {
-        Py_ssize_t middle = (low + high) >> 1;
-        if (self->ends[middle].until < until) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    BISECT(low, high, self->ends[middle].until < until);
     return low;
 }
 
@@ -45,11 +38,7 @@ static int reserve_holder(Approx *self, double until) {
             end->first = 0;
             return 0;
         }
-        if (RAW_RESIZE(end->holders, (size_t)end->room * 2) < 0) {
-            return -1;
-        }
-        end->room *= 2;
-        return 0;
+        return RAW_GROW(end->holders, end->room, end->room, FIRST_HOLDERS);
     }
     if (self->first_end + self->end_count == self->end_room) {
         if (self->first_end > self->end_count) {
@@ -57,11 +46,7 @@ static int reserve_holder(Approx *self, double until) {
                     (size_t)self->end_count * sizeof *self->ends);
             self->first_end = 0;
         } else {
-            Py_ssize_t room = self->end_room ? self->end_room * 2 : 8;
-            if (RAW_RESIZE(self->ends, room) < 0) {
-                return -1;
-            }
-            self->end_room = room;
+            TRY(RAW_GROW(self->ends, self->end_room, self->end_room, 8));
         }
     }
     return self->spare == NULL ? RAW_RESIZE(self->spare, FIRST_HOLDERS) : 0;
@@ -131,9 +116,7 @@ int approx_expire(Approx *self, double now, long long budget) {
             return 0;
         }
         long long gone = drop(self, leases, left);
-        if (gone < 0) {
-            return -1;
-        }
+        TRY(gone);
         self->expired += gone;
         left -= gone;
     }
@@ -151,9 +134,7 @@ static int prune(Approx *self, long long at_most) {
             break;
         }
         long long gone = drop(self, leases, at_most < excess ? at_most : excess);
-        if (gone < 0) {
-            return -1;
-        }
+        TRY(gone);
         self->pruned += gone;
         at_most -= gone;
         self->pruning = gone < excess;
@@ -220,9 +201,7 @@ static Leases *admit(Approx *self, PyObject *worker) {
 }
 
 static int keep_graded(const uint64_t *hashes, Py_ssize_t count, Py_ssize_t blocks, Blocks *kept) {
-    if (blocks_reserve(kept, (Py_ssize_t)graded_length(count)) < 0) {
-        return -1;
-    }
+    TRY(blocks_reserve(kept, (Py_ssize_t)graded_length(count)));
     kept->count = (Py_ssize_t)grade(hashes, count, blocks, kept->items);
     return 0;
 }
@@ -233,9 +212,7 @@ int approx_keep(int keeps, const uint64_t *hashes, Py_ssize_t count, Py_ssize_t 
     if (keeps == KEEP_GRADED) {
         return keep_graded(hashes, count, blocks, kept);
     }
-    if (blocks_reserve(kept, WHOLE_BLOCKS + count / STRIDE + 1) < 0) {
-        return -1;
-    }
+    TRY(blocks_reserve(kept, WHOLE_BLOCKS + count / STRIDE + 1));
     Py_ssize_t whole = count < WHOLE_BLOCKS ? count : WHOLE_BLOCKS;
     memcpy(kept->items, hashes, (size_t)whole * sizeof *hashes);
     kept->count = whole;
@@ -256,11 +233,9 @@ int approx_find(Approx *self, const uint64_t *hashes, Py_ssize_t count, Drops *f
     if (approx_keeps_all(self->keeps, count)) {
         return table_search(self->table, NULL, hashes, count, self->live, self->live_words, found);
     }
-    if (approx_keep(self->keeps, hashes, count, count, &self->kept) < 0 ||
-        table_search(self->table, NULL, self->kept.items, self->kept.count, self->live,
-                     self->live_words, found) < 0) {
-        return -1;
-    }
+    TRY(approx_keep(self->keeps, hashes, count, count, &self->kept));
+    TRY(table_search(self->table, NULL, self->kept.items, self->kept.count, self->live,
+                     self->live_words, found));
     for (Py_ssize_t i = 0; i < found->count; i++) {
         Py_ssize_t depth = approx_depth(self->keeps, found->drops[i].depth);
         found->drops[i].depth = depth < count ? depth : count;
@@ -272,17 +247,12 @@ int approx_find(Approx *self, const uint64_t *hashes, Py_ssize_t count, Drops *f
 static int end_of_tick(const Approx *self, double now, double ttl_s, double *until) {
     double tick_s = ttl_s / TICKS;
     tick_s = self->longest_tick_s < tick_s ? self->longest_tick_s : tick_s;
-    if (tick_s == 0.0) {
-        return set_error(PyExc_ZeroDivisionError, "float division by zero");
-    }
+    REFUSE(tick_s == 0.0, PyExc_ZeroDivisionError, "float division by zero");
     double ticks = ceil((now + ttl_s) / tick_s);
-    if (isnan(ticks)) {
-        return set_error(PyExc_ValueError, "cannot convert float NaN to integer");
-    }
+    REFUSE(isnan(ticks), PyExc_ValueError, "cannot convert float NaN to integer");
     *until = ticks * tick_s + 0.0; /* no -0.0 */
-    if (isinf(ticks) || isinf(*until)) {
-        return set_error(PyExc_OverflowError, "cannot convert float infinity to integer");
-    }
+    REFUSE(isinf(ticks) || isinf(*until), PyExc_OverflowError,
+           "cannot convert float infinity to integer");
     return 0;
 }
 
@@ -304,9 +274,7 @@ static int store(Approx *self, Leases *leases, const uint64_t *updates, Py_ssize
 static int believe(Approx *self, Leases *leases, const uint64_t *blocks, Py_ssize_t count,
                    double until) {
     int new_end;
-    if (reserve_holder(self, until) < 0) {
-        return -1;
-    }
+    TRY(reserve_holder(self, until));
     Py_ssize_t low = leases_extend(leases, blocks, count, until, self->table, &new_end);
     if (new_end) {
         add_holder(self, until, leases);
@@ -325,15 +293,11 @@ static int believe(Approx *self, Leases *leases, const uint64_t *blocks, Py_ssiz
 static int record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count,
                   double now, double ttl_s, int kept) {
     double until;
-    if (self->next_end <= now && approx_expire(self, now, SLICE) < 0) {
-        return -1;
-    }
+    TRY_IF(self->next_end <= now, approx_expire(self, now, SLICE));
     if (!count || ttl_s <= 0) {
         return 0;
     }
-    if (end_of_tick(self, now, ttl_s, &until) < 0) {
-        return -1;
-    }
+    TRY(end_of_tick(self, now, ttl_s, &until));
     Leases *leases = leases_of(self, worker);
     if (leases == NULL && (PyErr_Occurred() || (leases = admit(self, worker)) == NULL)) {
         return -1;
@@ -357,9 +321,8 @@ int approx_record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssi
 
 int approx_record_graded(Approx *self, PyObject *worker, const uint64_t *graded, Py_ssize_t count,
                          long long blocks, double now, double ttl_s) {
-    if (self->keeps != KEEP_GRADED) {
-        return set_error(PyExc_ValueError, "an index that keeps no graded blocks takes whole prompts");
-    }
+    REFUSE(self->keeps != KEEP_GRADED, PyExc_ValueError,
+           "an index that keeps no graded blocks takes whole prompts");
     long long most = blocks > 0 ? graded_length(blocks) : 0;
     return record(self, worker, graded, most < count ? (Py_ssize_t)most : count, now, ttl_s, 1);
 }
@@ -410,9 +373,7 @@ int approx_remove(Approx *self, PyObject *worker) {
 /* Begin the walk over the table that clears the released slots; -1 with MemoryError set. */
 static int begin_walk(Approx *self) {
     uint64_t *words = PyMem_Calloc(self->live_words, sizeof *words);
-    if (words == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(words);
     for (uint32_t slot = 0; slot < self->slot_count; slot++) {
         if (self->states[slot] == SLOT_RELEASED || self->states[slot] == SLOT_CLEARING) {
             words[slot / 64] |= 1ULL << (slot % 64);
@@ -420,9 +381,7 @@ static int begin_walk(Approx *self) {
     }
     self->dead = mask_int(words, self->live_words);
     PyMem_Free(words);
-    if (self->dead == NULL) {
-        return -1;
-    }
+    NEED(self->dead);
     for (uint32_t slot = 0; slot < self->slot_count; slot++) {
         if (self->states[slot] == SLOT_RELEASED) {
             self->states[slot] = SLOT_CLEARING;
@@ -452,17 +411,13 @@ static int64_t clear_slice(Approx *self) {
 
 int approx_sweep(Approx *self, long long budget) {
     while (budget > 0 && self->released) {
-        if (self->dead == NULL && begin_walk(self) < 0) {
-            return -1;
-        }
+        TRY_IF(self->dead == NULL, begin_walk(self));
         if (self->next_shard == SHARDS) {
             end_walk(self);
             continue;
         }
         int64_t blocks = clear_slice(self);
-        if (blocks < 0) {
-            return -1;
-        }
+        TRY(blocks);
         budget -= blocks + 1;
     }
     return !self->released;

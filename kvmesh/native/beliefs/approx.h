@@ -1,6 +1,5 @@
 /* What workers probably hold, by what was sent to them lately: core.index.approx, compiled. */
-#ifndef KVMESH_APPROX_H
-#define KVMESH_APPROX_H
+#pragma once
 
 #include "beliefs/leases.h"
 #include "index/search.h"
@@ -112,5 +111,3 @@ static inline Py_ssize_t approx_depth(int keeps, Py_ssize_t kept) {
 
 /* Give back everything but `leases`, `table` and `statistics`. */
 void approx_free(Approx *self);
-
-#endif

@@ -8,7 +8,7 @@
 
 #define EXPECTS "hashes are a sequence of u64s, or have `upto` and `blocks`, not %.100s"
 
-static PyObject *approx_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *approx_new(NEW_ARGUMENTS) {
     double ttl_s, longest_tick_s;
     long long max_entries, prune_to, keeps;
     PyObject *statistics, *limits, *worker_blocks;
@@ -17,21 +17,14 @@ static PyObject *approx_new(PyTypeObject *type, PyObject *args, PyObject *keywor
         !PyArg_ParseTuple(limits, "LLO", &max_entries, &prune_to, &worker_blocks)) {
         return NULL;
     }
-    if (keeps < KEEP_ALL || keeps >= KEEPS) {
-        return PyErr_Format(PyExc_ValueError, "an index keeps blocks in way %d to %d, not %lld",
-                            KEEP_ALL, KEEPS - 1, keeps);
-    }
+    REFUSE_OR_NULL(keeps < KEEP_ALL || keeps >= KEEPS, PyExc_ValueError,
+                   "an index keeps blocks in way %d to %d, not %lld", KEEP_ALL, KEEPS - 1, keeps);
     long long limit = worker_blocks == Py_None ? -1 : PyLong_AsLongLong(worker_blocks);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    if (worker_blocks != Py_None && limit < 0) {
-        return PyErr_Format(PyExc_ValueError, "worker_blocks is %lld, it must be at least 0", limit);
-    }
+    TRY_OR_NULL(no_error());
+    REFUSE_OR_NULL(worker_blocks != Py_None && limit < 0, PyExc_ValueError,
+                   "worker_blocks is %lld, it must be at least 0", limit);
     Approx *self = (Approx *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->ttl_s = ttl_s;
     self->longest_tick_s = longest_tick_s;
     self->max_entries = max_entries;
@@ -42,10 +35,7 @@ static PyObject *approx_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     self->statistics = Py_NewRef(statistics);
     self->leases = PyDict_New();
     self->table = self->leases == NULL ? NULL : (Table *)PyObject_CallNoArgs((PyObject *)&table_type);
-    if (self->table == NULL) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
+    return made_or_null(self);
 }
 
 static int approx_traverse(Approx *self, visitproc visit, void *arg) {
@@ -71,18 +61,12 @@ static int approx_forget(Approx *self) {
     return 0;
 }
 
-static void approx_dealloc(Approx *self) {
-    PyObject_GC_UnTrack(self);
-    approx_free(self);
-    CLEAR_ALL(self->leases, self->table, self->statistics);
-    Py_TYPE(self)->tp_free(self);
-}
+GC_DEALLOC_AFTER(Approx, approx, approx_free(self), leases, table, statistics)
 
 /* Read a sequence of u64s; -1 with TypeError or OverflowError set. Close it even then. */
 static int read_sequence(GivenU64s *self, PyObject *hashes) {
-    if (!PyObject_CheckBuffer(hashes) && !PySequence_Check(hashes)) {
-        return set_error(PyExc_TypeError, EXPECTS, Py_TYPE(hashes)->tp_name);
-    }
+    REFUSE(!PyObject_CheckBuffer(hashes) && !PySequence_Check(hashes), PyExc_TypeError, EXPECTS,
+           Py_TYPE(hashes)->tp_name);
     return u64s_read(self, hashes);
 }
 
@@ -110,14 +94,11 @@ static int read_ttl(PyObject *given, double *ttl_s) {
     return given == Py_None ? 0 : read_double(given, ttl_s);
 }
 
-static PyObject *approx_record_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
-                                    PyObject *keywords) {
+static PyObject *approx_record_call(Approx *self, NAMED_ARGUMENTS) {
     PyObject *worker, *hashes, *ttl = Py_None;
     double now, ttl_s = self->ttl_s;
-    if (READ("record", "OOd|O", "worker hashes now ttl_s", &worker, &hashes, &now, &ttl) < 0 ||
-        read_ttl(ttl, &ttl_s) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("record", "OOd|O", "worker hashes now ttl_s", &worker, &hashes, &now, &ttl));
+    TRY_OR_NULL(read_ttl(ttl, &ttl_s));
     GivenU64s given = {.count = 0};
     int failed = read_prompt(&given, hashes) < 0 ||
                  approx_record(self, worker, given.at, given.count, now, ttl_s) < 0;
@@ -125,16 +106,13 @@ static PyObject *approx_record_call(Approx *self, PyObject *const *args, Py_ssiz
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *approx_record_graded_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
-                                           PyObject *keywords) {
+static PyObject *approx_record_graded_call(Approx *self, NAMED_ARGUMENTS) {
     PyObject *worker, *graded, *ttl = Py_None;
     double now, ttl_s = self->ttl_s;
     long long blocks;
-    if (READ("record_graded", "OONd|O", "worker graded blocks now ttl_s", &worker, &graded, &blocks,
-             &now, &ttl) < 0 ||
-        read_ttl(ttl, &ttl_s) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("record_graded", "OONd|O", "worker graded blocks now ttl_s", &worker, &graded,
+                     &blocks, &now, &ttl));
+    TRY_OR_NULL(read_ttl(ttl, &ttl_s));
     GivenU64s given = {.count = 0};
     int failed = read_sequence(&given, graded) < 0 ||
                  approx_record_graded(self, worker, given.at, given.count, blocks, now, ttl_s) < 0;
@@ -142,8 +120,7 @@ static PyObject *approx_record_graded_call(Approx *self, PyObject *const *args, 
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *approx_expire_call(Approx *self, PyObject *const *args, Py_ssize_t nargs,
-                                    PyObject *keywords) {
+static PyObject *approx_expire_call(Approx *self, NAMED_ARGUMENTS) {
     PyObject *most = Py_None;
     double now;
     long long budget = 0;
@@ -155,13 +132,11 @@ static PyObject *approx_expire_call(Approx *self, PyObject *const *args, Py_ssiz
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
-static PyObject *approx_revoke_call(Approx *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *approx_revoke_call(Approx *self, ARGUMENTS) {
     PyObject *worker, *hashes;
     Py_buffer view;
-    if (READ_PLACED("revoke", "OO", "worker hashes", &worker, &hashes) < 0 ||
-        PyObject_GetBuffer(hashes, &view, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("revoke", "OO", "worker hashes", &worker, &hashes));
+    TRY_OR_NULL(PyObject_GetBuffer(hashes, &view, PyBUF_SIMPLE));
     /* Packed blocks may begin anywhere; what is behind the last whole one is ignored. */
     Py_ssize_t count = view.len / BLOCK_BYTES;
     int failed = 0;
@@ -188,16 +163,12 @@ static PyObject *approx_remove_call(Approx *self, PyObject *worker) {
 
 static PyObject *approx_sweep_call(Approx *self, PyObject *object) {
     long long budget;
-    if (read_amount(object, &budget) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(read_amount(object, &budget));
     int done = approx_sweep(self, budget);
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
-static PyObject *approx_workers(Approx *self, PyObject *Py_UNUSED(nothing)) {
-    return PyDict_Keys(self->leases);
-}
+RETURNS(Approx, approx_workers, PyDict_Keys(self->leases))
 
 static PyObject *approx_blocks_call(Approx *self, PyObject *worker) {
     long long blocks = approx_blocks(self, worker);
@@ -246,12 +217,7 @@ static int search(Approx *self, PyObject *hashes, const uint64_t *live, Drops *f
     Py_ssize_t blocks = 0;
     int keeps = self->keeps, failed;
     if (keeps != KEEP_ALL) {
-        PyObject *count = PyObject_GetAttr(hashes, interned.blocks);
-        blocks = count == NULL ? -1 : PyLong_AsSsize_t(count);
-        Py_XDECREF(count);
-        if (blocks == -1 && PyErr_Occurred()) {
-            return -1;
-        }
+        TRY(read_attribute(hashes, interned.blocks, 'n', &blocks));
     }
     if (!approx_keeps_all(keeps, blocks)) {
         ThinnedPrompt prompt = {
@@ -279,9 +245,7 @@ static int search(Approx *self, PyObject *hashes, const uint64_t *live, Drops *f
 static PyObject *approx_find_groups(Approx *self, PyObject *hashes) {
     size_t size = ((size_t)self->live_words + 1) * sizeof(uint64_t);
     uint64_t *live = PyMem_Malloc(size);
-    if (live == NULL) {
-        return PyErr_NoMemory();
-    }
+    NEED_MEMORY_OR_NULL(live);
     if (self->live_words) {
         memcpy(live, self->live, size - sizeof *live);
     }
@@ -321,16 +285,12 @@ static PyObject *approx_statistics(Approx *self, PyObject *Py_UNUSED(nothing)) {
                                  self->expired, self->pruned, self->displaced, self->revoked);
 }
 
-static PyMemberDef members[] = {
-    {"ttl_s", T_DOUBLE, offsetof(Approx, ttl_s), 0, "How long a prompt counts, seconds."},
-    {"next_end", T_DOUBLE, offsetof(Approx, next_end), READONLY,
-     "Before it there is nothing to expire."},
-    {"changes", T_ULONGLONG, offsetof(Approx, changes), READONLY,
-     "Moves whenever a slot is given to a worker or taken from one."},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(members,
+    FIELDS(Approx, T_DOUBLE, 0, ttl_s)
+    FIELDS(Approx, T_DOUBLE, READONLY, next_end)
+    FIELDS(Approx, T_ULONGLONG, READONLY, changes))
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_KEYWORDS("record", approx_record_call),
     METHOD_KEYWORDS("record_graded", approx_record_graded_call),
     METHOD_KEYWORDS("expire", approx_expire_call),
@@ -342,13 +302,10 @@ static PyMethodDef methods[] = {
     METHOD_O("sizes", approx_sizes),
     METHOD_O("find_matches", approx_find_matches),
     METHOD_O("find_groups", approx_find_groups),
-    METHOD_NOARGS("statistics", approx_statistics),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("statistics", approx_statistics))
 
 PyTypeObject approx_type = {
     GC_TYPE("Approx", Approx, approx),
     .tp_clear = (inquiry)approx_forget,
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

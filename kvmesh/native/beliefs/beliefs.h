@@ -3,10 +3,7 @@
  * believed.c has the blocks of one worker, leases.c says for how long each is believed, approx.c is the
  * index of all workers. approx_type.c is what Python sees.
  */
-#ifndef KVMESH_BELIEFS_H
-#define KVMESH_BELIEFS_H
+#pragma once
 
 #include "beliefs/approx.h"
 #include "beliefs/leases.h"
-
-#endif

@@ -29,9 +29,7 @@ static inline Believed *probe(const Tree *self, const Part *part, uint64_t block
 static inline int is_used(const Believed *entry) { return (entry->lease | entry->followers) != 0; }
 
 Believed *tree_find_hashed(const Tree *self, uint64_t block, uint64_t hash) {
-    if (self->parts == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self->parts);
     const Part *part = self->parts + part_of(self, hash);
     Believed *entry = part->room ? probe(self, part, block, hash) : NULL;
     return entry != NULL && is_used(entry) ? entry : NULL;
@@ -54,9 +52,7 @@ static uint32_t room_of(uint64_t used) {
 static int rebuild(const Tree *self, Part *part, uint32_t room) {
     Part fresh = {.room = room, .used = part->used};
     fresh.entries = room ? PyMem_RawCalloc(room, sizeof *fresh.entries) : NULL;
-    if (fresh.entries == NULL) {
-        return -1;
-    }
+    NEED(fresh.entries);
     for (uint32_t at = 0; at < part->room; at++) {
         if (is_used(part->entries + at)) {
             uint64_t block = part->entries[at].block;
@@ -86,9 +82,7 @@ static int split_part(Tree *self) {
     Tree many = {.part_bits = SPLIT_BITS};
     uint32_t counts[1 << SPLIT_BITS] = {0}, failed = 0;
     many.parts = PyMem_RawCalloc(1 << SPLIT_BITS, sizeof *many.parts);
-    if (many.parts == NULL) {
-        return -1;
-    }
+    NEED(many.parts);
     for (uint32_t at = 0; at < whole.room; at++) {
         counts[part_of(&many, mixed(whole.entries[at].block))] += is_used(whole.entries + at) != 0;
     }
@@ -121,9 +115,7 @@ static int reserve(Tree *self, const uint64_t *blocks, Py_ssize_t count) {
         if (self->used + (uint64_t)count <= SPLIT_AT) {
             return grow(self, self->parts, (uint64_t)count);
         }
-        if (split_part(self) < 0) {
-            return -1;
-        }
+        TRY(split_part(self));
     }
     if (count == 1) {
         return grow(self, self->parts + part_of(self, mixed(blocks[0])), 1);
@@ -133,9 +125,7 @@ static int reserve(Tree *self, const uint64_t *blocks, Py_ssize_t count) {
         counts[part_of(self, mixed(blocks[i]))]++;
     }
     for (uint32_t number = 0; number < 1U << SPLIT_BITS; number++) {
-        if (counts[number] && grow(self, self->parts + number, counts[number]) < 0) {
-            return -1;
-        }
+        TRY_IF(counts[number], grow(self, self->parts + number, counts[number]));
     }
     return 0;
 }
@@ -174,21 +164,11 @@ static void tree_forget_followers(Tree *self, Believed *entry) {
 void tree_drop(Tree *self, Believed *entry) {
     tree_forget_followers(self, entry);
     Part *part = self->parts + part_of(self, mixed(entry->block));
-    uint32_t last = part->room - 1, at = (uint32_t)(entry - part->entries), next = at;
-    /* Entries behind the gap close it, unless that put one before its home. */
-    for (;;) {
-        next = (next + 1) & last;
-        const Believed *other = part->entries + next;
-        if (!is_used(other)) {
-            break;
-        }
-        uint32_t home = home_of(self, part, mixed(other->block));
-        if (((next - home) & last) >= ((next - at) & last)) {
-            part->entries[at] = *other;
-            at = next;
-        }
-    }
-    part->entries[at] = (Believed){0};
+    uint32_t last = part->room - 1, hole = (uint32_t)(entry - part->entries);
+    CLOSE_HOLE(hole, last, !is_used(part->entries + at),
+               home_of(self, part, mixed(part->entries[at].block)),
+               part->entries[hole] = part->entries[at]);
+    part->entries[hole] = (Believed){0};
     part->used--;
     self->used--;
     if (part->used < part->room / 8 && part->room > SMALLEST) {
@@ -270,9 +250,7 @@ int tree_follow(Tree *self, uint64_t parent, uint64_t block) {
         uint64_t *before = list->room ? list->blocks.many : NULL, one = list->blocks.one;
         uint32_t room = list->room ? list->room * 2 : 4;
         uint64_t *grown = PyMem_RawRealloc(before, room * sizeof *grown);
-        if (grown == NULL) {
-            return no_memory();
-        }
+        NEED_MEMORY(grown);
         if (!list->room) {
             grown[0] = one;
         }

@@ -3,8 +3,7 @@
  * Open addressing in 16 bytes an entry, 22 to 43 a block with its room; beyond a few thousand
  * blocks in 64 parts, so that no call grows more than one of them by much. O(1).
  */
-#ifndef KVMESH_BELIEVED_H
-#define KVMESH_BELIEVED_H
+#pragma once
 
 #include "base/arrays.h"
 #include "base/mixing.h"
@@ -76,5 +75,3 @@ static inline uint32_t tree_lease(const Tree *self, uint64_t block) {
     const Believed *entry = tree_find(self, block);
     return entry == NULL ? 0 : entry->lease;
 }
-
-#endif

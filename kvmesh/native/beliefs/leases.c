@@ -17,9 +17,7 @@ static int make_run(Lease *lease, const uint64_t *blocks, uint32_t count) {
         lease->run.one = blocks[0];
     } else {
         uint64_t *run = PyMem_RawMalloc(count * sizeof *run);
-        if (run == NULL) {
-            return no_memory();
-        }
+        NEED_MEMORY(run);
         memcpy(run, blocks, count * sizeof *run);
         lease->run.many = run;
     }
@@ -50,9 +48,7 @@ static int reserve_lease(Leases *self) {
         return 0;
     }
     size_t room = self->lease_room ? (size_t)self->lease_room * 2 : 8;
-    if (RAW_RESIZE(self->leases, room > MOST_LEASES ? SIZE_MAX : (size_t)room) < 0) {
-        return -1;
-    }
+    TRY(RAW_RESIZE(self->leases, room > MOST_LEASES ? SIZE_MAX : (size_t)room));
     self->lease_room = (uint32_t)room;
     return 0;
 }
@@ -85,14 +81,7 @@ static Py_ssize_t place_of(const Leases *self, double until) {
     if (self->due_count && self->dues[high - 1].until < until) {
         return high; /* the usual new one */
     }
-    while (low < high) {
-        Py_ssize_t middle = (low + high) >> 1;
-        if (self->dues[middle].until < until) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    BISECT(low, high, self->dues[middle].until < until);
     return low;
 }
 
@@ -107,19 +96,12 @@ static int reserve_due(Leases *self) {
         self->first_due = 0;
         return 0;
     }
-    Py_ssize_t room = self->due_room ? self->due_room * 2 : 4;
-    if (RAW_RESIZE(self->dues, room) < 0) {
-        return -1;
-    }
-    self->due_room = room;
-    return 0;
+    return RAW_GROW(self->dues, self->due_room, self->due_room, 4);
 }
 
 /* Return what ends then, with room for one more; NULL with MemoryError set. */
 static Due *due_at(Leases *self, double until, int *fresh) {
-    if (reserve_due(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(reserve_due(self));
     Py_ssize_t place = place_of(self, until), end = self->first_due + self->due_count;
     Due *due = self->dues + place;
     if (place == end || due->until != until) {
@@ -147,9 +129,7 @@ static int reserve_item(Due *due) {
         return 0;
     }
     uint32_t room = due->room ? due->room * 2 : 4;
-    if (RAW_RESIZE(due->items, room > MOST_LEASES * 2 ? SIZE_MAX : (size_t)room) < 0) {
-        return -1;
-    }
+    TRY(RAW_RESIZE(due->items, room > MOST_LEASES * 2 ? SIZE_MAX : (size_t)room));
     due->room = room;
     return 0;
 }
@@ -229,9 +209,7 @@ static Py_ssize_t renew(Leases *self, const uint64_t *blocks, Py_ssize_t size, d
             if (*due == NULL && (*due = due_at(self, until, new_end)) == NULL) {
                 return -1;
             }
-            if (reserve_item(*due) < 0) {
-                return -1;
-            }
+            TRY(reserve_item(*due));
             if (count < (Py_ssize_t)lease->count &&
                 !(number = split(self, number, (uint32_t)count))) {
                 return -1;
@@ -276,9 +254,7 @@ static int add(Leases *self, const uint64_t *blocks, Py_ssize_t low, Py_ssize_t 
                 tree_follow(tree, blocks[low - 1], blocks[low]) < 0)) {
         return -1;
     }
-    if (tree_reserve(tree, blocks + low, size - low) < 0) {
-        return -1;
-    }
+    TRY(tree_reserve(tree, blocks + low, size - low));
     for (Py_ssize_t start = low; start < size; start += RUN_BLOCKS) {
         Py_ssize_t count = size - start < RUN_BLOCKS ? size - start : RUN_BLOCKS;
         if (add_run(self, blocks + start, (uint32_t)count, due, table) < 0 ||
@@ -378,9 +354,7 @@ int leases_take(Leases *self, long long most, Blocks *gone) {
             continue;
         }
         long long count = self->leases[number].count, left = most - (gone->count - before);
-        if (blocks_reserve(gone, (Py_ssize_t)count) < 0) {
-            return -1;
-        }
+        TRY(blocks_reserve(gone, (Py_ssize_t)count));
         if (count <= left) {
             due->count--;
         }
@@ -417,9 +391,7 @@ int leases_revoke(Leases *self, const uint64_t *blocks, Py_ssize_t count, Blocks
         if (!tree_lease(&self->tree, blocks[i])) {
             continue;
         }
-        if (blocks_reserve(waiting, 1) < 0) {
-            return -1;
-        }
+        TRY(blocks_reserve(waiting, 1));
         waiting->items[waiting->count++] = blocks[i];
     }
     while (waiting->count) {
@@ -432,10 +404,8 @@ int leases_revoke(Leases *self, const uint64_t *blocks, Py_ssize_t count, Blocks
         while (kept < lease->count && run_of(lease)[kept] != block) {
             kept++;
         }
-        if (blocks_reserve(gone, (Py_ssize_t)(lease->count - kept)) < 0 ||
-            blocks_reserve(waiting, followers_behind(self, lease, kept)) < 0) {
-            return -1;
-        }
+        TRY(blocks_reserve(gone, (Py_ssize_t)(lease->count - kept)));
+        TRY(blocks_reserve(waiting, followers_behind(self, lease, kept)));
         cut(self, number, kept, gone, waiting);
     }
     if (!self->tree.used) {
@@ -467,11 +437,7 @@ Leases *leases_make(uint32_t slot) {
     return self;
 }
 
-static void leases_dealloc(Leases *self) {
-    leases_clear(self);
-    Py_XDECREF(self->holding);
-    PyObject_Free(self);
-}
+DEALLOC_AFTER(Leases, leases, leases_clear(self), holding)
 
 PyTypeObject leases_type = {
     INNER_TYPE("Leases", Leases, leases),

@@ -3,8 +3,7 @@
  * The same runs, splits and turns as there, so that blocks leave in the same order. Beside its entry
  * in the tree a block takes 8 bytes of its run; a run takes 40 and what malloc adds.
  */
-#ifndef KVMESH_LEASES_H
-#define KVMESH_LEASES_H
+#pragma once
 
 #include "beliefs/believed.h"
 #include "table/table.h"
@@ -77,5 +76,3 @@ int leases_revoke(Leases *self, const uint64_t *blocks, Py_ssize_t count, Blocks
 
 /* Give up everything; the holding is the caller's affair. */
 void leases_clear(Leases *self);
-
-#endif

@@ -4,11 +4,8 @@
  * byte tokenizer's ids of them, json_copy.c those of values. scanned.c keeps a body with its scan,
  * json_size.c counts what a body holds. What is unusual is left to the strict parser in Python.
  */
-#ifndef KVMESH_BODIES_H
-#define KVMESH_BODIES_H
+#pragma once
 
 #include "base/base.h"
 
 extern PyMethodDef native_json_methods[];
-
-#endif

@@ -94,9 +94,7 @@ static int copy_list(Copy *copy) {
             *copy->out++ = ',';
         }
         copy->at = walk.at;
-        if (!copy_json(copy)) {
-            return 0;
-        }
+        EXPECT(copy_json(copy));
         walk.at = copy->at;
     }
     *copy->out++ = ']';
@@ -128,9 +126,7 @@ static int copy_object(Copy *copy) {
         *copy->out++ = '"';
         *copy->out++ = ':';
         copy->at = walk.at;
-        if (!copy_json(copy)) {
-            return 0;
-        }
+        EXPECT(copy_json(copy));
         walk.at = copy->at;
     }
     *copy->out++ = '}';

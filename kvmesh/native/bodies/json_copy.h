@@ -1,6 +1,5 @@
 /* JSON text as token ids, one a byte: strings by what they say, values as they would be written. */
-#ifndef KVMESH_JSON_COPY_H
-#define KVMESH_JSON_COPY_H
+#pragma once
 
 #include "bodies/json_text.h"
 
@@ -27,5 +26,3 @@ void copy_text(Copy *copy);
 
 /* Copy a value as `msgspec.json.encode` writes it anew: 1, or 0 when that is not known here. */
 int copy_json(Copy *copy);
-
-#endif

@@ -41,15 +41,13 @@ static const uint8_t *skip_string(const uint8_t *at, const uint8_t *end, int esc
     }
 }
 
-static PyObject *scan_json(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *scan_json(PyObject *Py_UNUSED(module), ARGUMENTS) {
     Py_buffer view;
     PyObject *data;
     long long given;
     Py_ssize_t depth;
-    if (READ_PLACED("scan_json", "OLn", "data state depth", &data, &given, &depth) < 0 ||
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("scan_json", "OLn", "data state depth", &data, &given, &depth));
+    TRY_OR_NULL(PyObject_GetBuffer(data, &view, PyBUF_SIMPLE));
     long state = (long)given;
     Py_ssize_t values = 0, numbers = 0, deepest = depth;
     const uint8_t *at = view.buf, *end = at + view.len;

@@ -94,9 +94,7 @@ const uint8_t *json_string(const uint8_t *at, const uint8_t *end, int *found) {
         } else {
             return NULL;
         }
-        if (at == NULL) {
-            return NULL;
-        }
+        NEED_OR_NULL(at);
     }
 }
 
@@ -189,9 +187,7 @@ static const uint8_t *skip_list(const uint8_t *at, const uint8_t *end, int depth
     int more;
     while ((more = json_item(&walk)) > 0) {
         walk.at = json_value(walk.at, end, depth, found);
-        if (walk.at == NULL) {
-            return NULL;
-        }
+        NEED_OR_NULL(walk.at);
     }
     return more < 0 ? NULL : walk.at;
 }
@@ -201,9 +197,7 @@ static const uint8_t *skip_object(const uint8_t *at, const uint8_t *end, int dep
     int more;
     while ((more = json_member(&walk, found)) > 0) {
         walk.at = json_value(walk.at, end, depth, found);
-        if (walk.at == NULL) {
-            return NULL;
-        }
+        NEED_OR_NULL(walk.at);
     }
     return more < 0 ? NULL : walk.at;
 }

@@ -1,6 +1,5 @@
 /* Strict JSON, value by value: what each function accepts, the strict parser accepts too. */
-#ifndef KVMESH_JSON_TEXT_H
-#define KVMESH_JSON_TEXT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -131,9 +130,7 @@ static inline int json_member(JsonWalk *walk, int *found) {
     }
     int in_key = 0;
     const uint8_t *close = json_string(at + 1, end, &in_key);
-    if (close == NULL) {
-        return -1;
-    }
+    NEED(close);
     walk->key = at + 1;
     walk->key_size = (long)(close - walk->key);
     walk->escaped = in_key & JSON_ESCAPE;
@@ -157,5 +154,3 @@ static inline int json_key_is(const JsonWalk *walk, const char *name, size_t siz
 static inline int json_is(const uint8_t *at, const uint8_t *end, const char *word, long size) {
     return end - at >= size && !memcmp(at, word, (size_t)size);
 }
-
-#endif

@@ -197,9 +197,7 @@ static const uint8_t *read_flag(const uint8_t *at, const uint8_t *end, int *flag
 static const uint8_t *read_string(const uint8_t *at, const uint8_t *end, ScanText *text) {
     int found = 0;
     const uint8_t *close = json_string(at + 1, end, &found);
-    if (close == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(close);
     *text = (ScanText){at + 1, close - at - 1, (found & JSON_ESCAPE) != 0, !(found & JSON_WIDE)};
     return close + 1;
 }
@@ -255,9 +253,7 @@ static const uint8_t *read_messages(const uint8_t *at, const uint8_t *end, Scan 
             return NULL;
         }
         walk.at = read_message(walk.at + 1, end, &scan->plain);
-        if (walk.at == NULL) {
-            return NULL;
-        }
+        NEED_OR_NULL(walk.at);
         scan->message_count++;
     }
     scan->messages = (ScanSpan){start, walk.at - start};

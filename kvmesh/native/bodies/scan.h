@@ -4,8 +4,7 @@
  * accepts only what the strict parser does (`kvmesh.core.chat.inference`), with the same values, and
  * leaves all that is unusual to it. Its naive model is tests/reference/prompts/body_scan.py.
  */
-#ifndef KVMESH_SCAN_H
-#define KVMESH_SCAN_H
+#pragma once
 
 #include "base/base.h"
 
@@ -74,5 +73,3 @@ PyObject *scan_text(const ScanText *text);
 PyObject *scan_messages(const Scan *scan);
 
 extern PyMethodDef native_scan_methods[];
-
-#endif

@@ -6,9 +6,7 @@
 /* Return the text of a string with escapes, or NULL with an error set. */
 static PyObject *unescape(const ScanText *text) {
     uint8_t *room = PyMem_Malloc((size_t)text->size + 4), *out = room;
-    if (room == NULL) {
-        return PyErr_NoMemory();
-    }
+    NEED_MEMORY_OR_NULL(room);
     const uint8_t *at = text->at, *end = text->at + text->size;
     while (at < end) {
         const uint8_t *escape = memchr(at, '\\', (size_t)(end - at));
@@ -89,9 +87,7 @@ static PyObject *native_scan_tokens(PyObject *Py_UNUSED(module), PyObject *body)
     Py_buffer view;
     Scan scan;
     ScanTokens tokens = {NULL, 0, 0};
-    if (PyObject_GetBuffer(body, &view, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(PyObject_GetBuffer(body, &view, PyBUF_SIMPLE));
     int done = !scan_body(view.buf, view.len, &scan) ? 0
                : scan.messages.at == NULL            ? scan_prompt_tokens(&scan, &tokens)
                                                      : scan_chat_tokens(&scan, &tokens);

@@ -25,9 +25,7 @@ static int reserve(ScanTokens *tokens, Py_ssize_t room) {
     tokens->ids = (size_t)room > PY_SSIZE_T_MAX / sizeof *tokens->ids
                       ? NULL
                       : PyMem_RawMalloc((size_t)room * sizeof *tokens->ids);
-    if (tokens->ids == NULL) {
-        return -1;
-    }
+    NEED(tokens->ids);
     tokens->room = room;
     return 0;
 }
@@ -213,9 +211,7 @@ static int copy_field(Copy *copy, const char *opening, ScanSpan value) {
     *copy->out++ = FIELD_ID;
     copy->out = write_bytes(copy->out, opening, (Py_ssize_t)strlen(opening));
     copy->at = value.at;
-    if (!copy_json(copy)) {
-        return 0;
-    }
+    EXPECT(copy_json(copy));
     *copy->out++ = ']';
     return 1;
 }
@@ -357,14 +353,10 @@ int scan_chat_tokens(const Scan *scan, ScanTokens *out) {
         !read_setting(scan->continue_final_message, 0, &continued)) {
         return 0;
     }
-    if (reserve(out, scan->messages.size + scan->tools.size + scan->documents.size +
-                         MARKS_A_MESSAGE * scan->message_count + SLACK) < 0) {
-        return -1;
-    }
+    TRY(reserve(out, scan->messages.size + scan->tools.size + scan->documents.size + MARKS_A_MESSAGE
+                * scan->message_count + SLACK));
     Copy copy = {NULL, scan->body + scan->size, out->ids};
-    if (!copy_tools(scan, &copy) || !copy_messages(scan, continued, &copy)) {
-        return 0;
-    }
+    EXPECT(copy_tools(scan, &copy) && copy_messages(scan, continued, &copy));
     if (prompts && !continued) {
         *copy.out++ = ASSISTANT_ID;
     }
@@ -376,9 +368,7 @@ int scan_prompt_tokens(const Scan *scan, ScanTokens *out) {
     if (scan->prompt.at == NULL) {
         return 0;
     }
-    if (reserve(out, scan->prompt.size + SLACK) < 0) {
-        return -1;
-    }
+    TRY(reserve(out, scan->prompt.size + SLACK));
     Copy copy = {scan->prompt.at, scan->body + scan->size, out->ids};
     copy_text(&copy);
     out->count = copy.out - out->ids;

@@ -5,15 +5,12 @@
 #include "bodies/scanned.h"
 
 /* scan(body, chat) -> Scanned | None */
-static PyObject *native_scan(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2 || !PyBytes_Check(args[0])) {
-        return PyErr_Format(PyExc_TypeError, "scan takes a body, bytes, and whether it is a chat");
-    }
+static PyObject *native_scan(PyObject *Py_UNUSED(module), ARGUMENTS) {
+    REFUSE_OR_NULL(nargs != 2 || !PyBytes_Check(args[0]), PyExc_TypeError,
+                   "scan takes a body, bytes, and whether it is a chat");
     int chat = PyObject_IsTrue(args[1]);
     Scanned *self = chat < 0 ? NULL : PyObject_New(Scanned, &scanned_type);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->body = Py_NewRef(args[0]);
     self->model = NULL;
     self->chat = chat;
@@ -25,16 +22,10 @@ static PyObject *native_scan(PyObject *Py_UNUSED(module), PyObject *const *args,
         Py_RETURN_NONE;
     }
     self->model = scan->model.at == NULL ? PyUnicode_New(0, 0) : scan_text(&scan->model);
-    if (self->model == NULL) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
+    return made_or_null(self);
 }
 
-static void scanned_dealloc(Scanned *self) {
-    XDECREF_ALL(self->body, self->model);
-    PyObject_Free(self);
-}
+DEALLOC(Scanned, scanned, body, model)
 
 static PyObject *scanned_messages(Scanned *self, void *Py_UNUSED(closure)) {
     if (!self->chat || !self->scan.plain) {
@@ -85,12 +76,10 @@ static int is_of(PyObject *entry, PyObject *domain, const uint8_t *at, Py_ssize_
 }
 
 /* find_messages(kept, seed, domain) -> what is kept of each, None for nothing; where the others are */
-static PyObject *scanned_find_messages(Scanned *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *scanned_find_messages(Scanned *self, ARGUMENTS) {
     PyObject *kept, *domain;
     uint64_t seed;
-    if (READ_PLACED("find_messages", "DKS", "kept seed domain", &kept, &seed, &domain) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("find_messages", "DKS", "kept seed domain", &kept, &seed, &domain));
     const Scan *scan = &self->scan;
     Py_ssize_t count = self->chat ? scan->message_count : 0;
     PyObject *messages = PyList_New(count), *others = PyList_New(0);
@@ -126,26 +115,17 @@ static PyObject *scanned_rest(Scanned *self, void *Py_UNUSED(closure)) {
     return rest;
 }
 
-static PyMemberDef members[] = {
-    {"count", T_PYSSIZET, offsetof(Scanned, scan.message_count), READONLY, "Messages of a chat."},
-    {"body", T_OBJECT, offsetof(Scanned, body), READONLY, "The bytes."},
-    {"model", T_OBJECT, offsetof(Scanned, model), READONLY, "Its name, or nothing."},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(members,
+    FIELDS(Scanned, T_OBJECT, READONLY, body, model)
+    {"count", T_PYSSIZET, offsetof(Scanned, scan.message_count), READONLY, NULL},)
 
-static PyObject *scanned_urgency(Scanned *self, void *Py_UNUSED(closure)) {
-    return PyLong_FromLong(self->scan.urgency);
-}
+GETTER(Scanned, scanned_urgency, PyLong_FromLong(self->scan.urgency))
 
-static PyObject *scanned_streams(Scanned *self, void *Py_UNUSED(closure)) {
-    return PyBool_FromLong(self->scan.stream);
-}
+GETTER(Scanned, scanned_streams, PyBool_FromLong(self->scan.stream))
 
-static PyObject *scanned_limit(Scanned *self, void *Py_UNUSED(closure)) {
-    return PyLong_FromLongLong(self->scan.limit > 0 ? self->scan.limit : 0);
-}
+GETTER(Scanned, scanned_limit, PyLong_FromLongLong(self->scan.limit > 0 ? self->scan.limit : 0))
 
-static PyGetSetDef getters[] = {
+GETTERS(getters,
     {"bare", (getter)scanned_bare, NULL, "Whether only plain messages reach the template.", NULL},
     {"cache_key", (getter)scanned_cache_key, NULL, "Its prompt_cache_key, or nothing.", NULL},
     {"limit", (getter)scanned_limit, NULL, "The most tokens of its answer, 0: it does not say.", NULL},
@@ -154,14 +134,9 @@ static PyGetSetDef getters[] = {
     {"salt", (getter)scanned_salt, NULL, "Its cache_salt, or nothing.", NULL},
     {"streams", (getter)scanned_streams, NULL, "Whether its answer comes in pieces.", NULL},
     {"urgency", (getter)scanned_urgency, NULL, "Of its priority, larger first.", NULL},
-    {"prompt", (getter)scanned_prompt, NULL, "The text of a completion's prompt, or None.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+    {"prompt", (getter)scanned_prompt, NULL, "The text of a completion's prompt, or None.", NULL})
 
-static PyMethodDef methods[] = {
-    METHOD_FASTCALL("find_messages", scanned_find_messages),
-    {NULL, NULL, 0, NULL},
-};
+METHODS(methods, METHOD_FASTCALL("find_messages", scanned_find_messages))
 
 PyMethodDef native_scanned_methods[] = {
     METHOD_FASTCALL("scan", native_scan),
@@ -170,7 +145,5 @@ PyMethodDef native_scanned_methods[] = {
 
 PyTypeObject scanned_type = {
     INNER_TYPE("Scanned", Scanned, scanned),
-    .tp_methods = methods,
-    .tp_members = members,
-    .tp_getset = getters,
+    .tp_members = members, .tp_getset = getters, .tp_methods = methods,
 };

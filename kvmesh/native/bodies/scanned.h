@@ -1,6 +1,5 @@
 /* Scanned: a request body that was scanned, and keeps it. */
-#ifndef KVMESH_SCANNED_H
-#define KVMESH_SCANNED_H
+#pragma once
 
 #include "bodies/scan.h"
 
@@ -14,5 +13,3 @@ typedef struct {
 
 extern PyTypeObject scanned_type;
 extern PyMethodDef native_scanned_methods[];
-
-#endif

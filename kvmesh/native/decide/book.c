@@ -1,4 +1,6 @@
 /* What was chosen is booked, and recorded. */
+#include "base/arguments.h"
+#include "base/names.h"
 #include "decide/decide.h"
 
 #include <math.h>
@@ -37,9 +39,7 @@ static int keep_back(const Decider *self, const Placed *placed) {
 }
 
 static int report_health(const Decider *self, const Placed *placed, double now) {
-    if (!PySet_GET_SIZE(self->out)) {
-        return 0;
-    }
+    EXPECT(PySet_GET_SIZE(self->out));
     PyObject *answer = PyObject_CallMethod(self->health, "chosen", "OdO", placed->record->worker, now,
                                          placed->request_id);
     Py_XDECREF(answer);
@@ -69,9 +69,7 @@ void unbook(Decider *self, Placed *placed) {
 /* Return what is kept of a request that is to be booked; NULL with an error set. */
 static Placed *make_placed(const Request *request, const Question *question, Record *record) {
     Placed *placed = PyObject_New(Placed, &placed_type);
-    if (placed == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(placed);
     placed->record = (Record *)Py_NewRef(record);
     placed->booking = NULL;
     placed->hashes = NULL;
@@ -136,9 +134,7 @@ static int believe_sent(Decider *self, const Request *request, Placed *placed, D
 
 Placed *book(Decider *self, const Request *request, const Question *question, Record *record) {
     Placed *placed = make_placed(request, question, record);
-    if (placed == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(placed);
     DemandC demand = {
         .prompt_tokens = request->prompt_tokens,
         .uncached_tokens = computed_tokens(&record->chosen),
@@ -171,9 +167,7 @@ int enter(Decider *self, Placed *placed, PyObject *request_id, PyObject *tenant,
         record_stand_for(again, placed->record);
         again->output_tokens = 0; /* of the attempt before */
         Py_SETREF(placed->record, (Record *)Py_NewRef(again));
-        if (ring_again(self->ring, again, kept) < 0) {
-            return -1;
-        }
+        TRY(ring_again(self->ring, again, kept));
     } else {
         Record *record = placed->record;
         Py_XSETREF(record->request_id, Py_NewRef(request_id));
@@ -183,9 +177,8 @@ int enter(Decider *self, Placed *placed, PyObject *request_id, PyObject *tenant,
         record->forecast_tokens = placed->forecast.tokens;
         record->forecast_samples = placed->forecast.samples;
         record->forecast_family = placed->forecast.family_tokens;
-        if (ring_append(self->ring, record) < 0 || totals_decided(self->totals, now) < 0) {
-            return -1;
-        }
+        TRY(ring_append(self->ring, record));
+        TRY(totals_decided(self->totals, now));
     }
     placed->sent_s = now;
     if (self->outbox != NULL && placed->booking != NULL) {
@@ -194,55 +187,30 @@ int enter(Decider *self, Placed *placed, PyObject *request_id, PyObject *tenant,
     return 0;
 }
 
-static int read_flag(PyObject *from, const char *name, int *flag) {
-    PyObject *value = PyObject_GetAttrString(from, name);
-    *flag = value == NULL ? -1 : PyObject_IsTrue(value);
-    Py_XDECREF(value);
-    return *flag < 0 ? -1 : 0;
-}
-
-static int read_count(PyObject *from, const char *name, long long *count) {
-    PyObject *value = PyObject_GetAttrString(from, name);
-    int failed = value == NULL || read_amount(value, count) < 0;
-    Py_XDECREF(value);
-    return failed ? -1 : 0;
-}
-
 /* Read a core.routing.decision.RouteRequest; `request->name` and `model` are owned then, perhaps NULL; -1
  * with an error set.
  */
 static int read_route(PyObject *from, Request *request) {
-    request->name = PyObject_GetAttrString(from, "request_id");
-    request->model = request->name == NULL ? NULL : PyObject_GetAttrString(from, "model");
-    if (request->model == NULL) {
-        return -1;
-    }
-    if (!PyUnicode_CheckExact(request->name) || !PyUnicode_CheckExact(request->model)) {
-        PyErr_SetString(PyExc_TypeError, "a request's id and model are strs");
-        return -1;
-    }
-    return read_count(from, "prompt_tokens", &request->prompt_tokens) < 0 ||
-                   read_count(from, "expected_output_tokens", &request->expected) < 0 ||
-                   read_count(from, "choices", &request->choices) < 0 ||
-                   read_flag(from, "streams", &request->streams) < 0 ||
-                   read_flag(from, "approximate", &request->approximate) < 0 ||
-                   read_flag(from, "prefilled", &request->prefilled) < 0
-               ? -1
-               : 0;
+    request->name = PyObject_GetAttr(from, interned.request_id);
+    request->model = request->name == NULL ? NULL : PyObject_GetAttr(from, interned.model);
+    NEED(request->model);
+    REFUSE(!PyUnicode_CheckExact(request->name) || !PyUnicode_CheckExact(request->model),
+           PyExc_TypeError, "a request's id and model are strs");
+    TRY(read_attribute(from, interned.prompt_tokens, 'N', &request->prompt_tokens));
+    TRY(read_attribute(from, interned.expected_output_tokens, 'N', &request->expected));
+    TRY(read_attribute(from, interned.choices, 'N', &request->choices));
+    TRY(read_attribute(from, interned.streams, 'p', &request->streams));
+    TRY(read_attribute(from, interned.approximate, 'p', &request->approximate));
+    return read_attribute(from, interned.prefilled, 'p', &request->prefilled);
 }
 
 /* book(record, request, packed hashes, course, inputs, now) -> Placed: what `choose` chose, not recorded */
-PyObject *decider_book(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 6) {
-        return PyErr_Format(PyExc_TypeError, "book takes 6 arguments, not %zd", nargs);
-    }
-    if (!Py_IS_TYPE(args[0], &record_type) || !Py_IS_TYPE(args[3], &course_type)) {
-        return PyErr_Format(PyExc_TypeError, "book takes a Record, a request, packed hashes, a Course, "
-                                             "inputs or None, a time");
-    }
-    if (self->busy) {
-        return PyErr_Format(PyExc_RuntimeError, "a request was booked within a decision");
-    }
+PyObject *decider_book(Decider *self, ARGUMENTS) {
+    REFUSE_OR_NULL(nargs != 6, PyExc_TypeError, "book takes 6 arguments, not %zd", nargs);
+    REFUSE_OR_NULL(!Py_IS_TYPE(args[0], &record_type) || !Py_IS_TYPE(args[3], &course_type),
+                   PyExc_TypeError, "book takes a Record, a request, packed hashes, a Course, "
+                   "inputs or None, a time");
+    REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "a request was booked within a decision");
     Record *record = (Record *)args[0];
     Request request = {
         .inputs = args[4] == Py_None ? NULL : args[4],
@@ -275,21 +243,16 @@ PyObject *decider_book(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
 /* enter(placed, request_id, tenant, again | None, now): record what was booked; `again`: the record of the
  * attempt before
  */
-PyObject *decider_enter(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 5) {
-        return PyErr_Format(PyExc_TypeError, "enter takes 5 arguments, not %zd", nargs);
-    }
-    if (!Py_IS_TYPE(args[0], &placed_type) || !PyBytes_Check(args[1]) || !PyUnicode_Check(args[2]) ||
-        (args[3] != Py_None && !Py_IS_TYPE(args[3], &record_type))) {
-        return PyErr_Format(PyExc_TypeError,
-                            "enter takes a Placed, bytes, a str, a Record or None, a time");
-    }
+PyObject *decider_enter(Decider *self, ARGUMENTS) {
+    REFUSE_OR_NULL(nargs != 5, PyExc_TypeError, "enter takes 5 arguments, not %zd", nargs);
+    REFUSE_OR_NULL(!Py_IS_TYPE(args[0], &placed_type) || !PyBytes_Check(args[1]) ||
+                   !PyUnicode_Check(args[2]) || (args[3] != Py_None &&
+                                                 !Py_IS_TYPE(args[3], &record_type)),
+                   PyExc_TypeError, "enter takes a Placed, bytes, a str, a Record or None, a time");
     Placed *placed = (Placed *)args[0];
     Record *again = args[3] == Py_None ? NULL : (Record *)args[3];
     double now = PyFloat_AsDouble(args[4]);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
+    TRY_OR_NULL(no_error());
     if (self->ring == NULL || !isnan(placed->sent_s) || (again != NULL && again == placed->record)) {
         return PyErr_Format(PyExc_RuntimeError,
                             "the decider has no log yet, or the request was recorded before");

@@ -31,9 +31,7 @@ static Py_ssize_t pick(Decider *self, Py_ssize_t count) {
     PyObject *drawn = PyObject_CallNoArgs(self->random);
     double mark = drawn == NULL ? -1.0 : PyFloat_AsDouble(drawn);
     Py_XDECREF(drawn);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    TRY(no_error());
     mark *= (double)count;
     return mark < 0.0 ? 0 : mark < (double)count ? (Py_ssize_t)mark : count - 1;
 }
@@ -168,9 +166,7 @@ static Py_ssize_t find_second_home(const Decider *self, const Question *question
         return cheapest;
     }
     const WorkerSpeed *speed = speeds_worker(self->speeds, best->worker);
-    if (speed == NULL) {
-        return -1;
-    }
+    NEED(speed);
     Py_ssize_t found = cheapest;
     double least_ms = DELAY * speeds_residence_ms(self->speeds, speed);
     for (Py_ssize_t i = 0; i < question->count; i++) {
@@ -197,11 +193,7 @@ static Py_ssize_t draw_by_cost(Decider *self, Py_ssize_t count) {
     PyObject *costs = PyList_New(count);
     for (Py_ssize_t i = 0; costs != NULL && i < count; i++) {
         PyObject *cost = PyFloat_FromDouble(self->costs[self->ties[i]]);
-        if (cost == NULL) {
-            Py_CLEAR(costs);
-        } else {
-            PyList_SET_ITEM(costs, i, cost);
-        }
+        set_made(&costs, i, cost);
     }
     PyObject *drawn = costs == NULL ? NULL : PyObject_CallOneArg(self->by->draw, costs);
     Py_ssize_t place = drawn == NULL ? -1 : PyLong_AsSsize_t(drawn);
@@ -223,11 +215,7 @@ static PyObject *weigh(Decider *self, const Question *asked, Py_ssize_t first, P
                              ? NULL
                              : terms_tuple(state->worker, &terms);
         PyObject *pair = made == NULL ? NULL : Py_BuildValue("dN", self->costs[first + i], made);
-        if (pair == NULL) {
-            Py_CLEAR(weighed);
-        } else {
-            PyList_SET_ITEM(weighed, i, pair);
-        }
+        set_made(&weighed, i, pair);
     }
     return weighed;
 }
@@ -260,11 +248,8 @@ int price(Decider *self, const Question *asked, Py_ssize_t first, Py_ssize_t cou
  * set.
  */
 static Py_ssize_t list_candidates(Decider *self, const Question *asked, PyObject *allow) {
-    if (allow != NULL && !Py_IS_TYPE(allow, &forecasts_type)) {
-        PyErr_Format(PyExc_TypeError, "those to choose among are told by Forecasts, not %.100s",
-                     Py_TYPE(allow)->tp_name);
-        return -1;
-    }
+    REFUSE(allow != NULL && !Py_IS_TYPE(allow, &forecasts_type), PyExc_TypeError,
+           "those to choose among are told by Forecasts, not %.100s", Py_TYPE(allow)->tp_name);
     if (allow != NULL) {
         return forecasts_in_time((Forecasts *)allow, &asked->asked, asked->states, asked->count,
                                  self->ties);
@@ -298,9 +283,7 @@ static Py_ssize_t keep_smallest(Decider *self, const Question *asked, Py_ssize_t
     Py_ssize_t count = 0;
     for (Py_ssize_t i = 0; i < candidates; i++) {
         long long blocks = cached_blocks(self, asked->states[self->ties[i]]);
-        if (blocks < 0) {
-            return -1;
-        }
+        TRY(blocks);
         count = i == 0 || blocks < least ? 0 : count;
         least = count == 0 ? blocks : least;
         if (blocks == least) {
@@ -311,18 +294,13 @@ static Py_ssize_t keep_smallest(Decider *self, const Question *asked, Py_ssize_t
 }
 
 Py_ssize_t choose_by_cost(Decider *self, const Question *asked, PyObject *allow) {
-    if (price(self, asked, 0, asked->count) < 0) {
-        return -1;
-    }
+    TRY(price(self, asked, 0, asked->count));
     Py_ssize_t count = list_candidates(self, asked, allow);
     if (count < 0 || self->by->draw != Py_None) {
         return count < 0 ? -1 : draw_by_cost(self, count);
     }
     count = keep_least(self, count);
-    if (count == 0) {
-        PyErr_SetString(PyExc_ArithmeticError, "a cost formula gives no numbers");
-        return -1;
-    }
+    REFUSE(count == 0, PyExc_ArithmeticError, "a cost formula gives no numbers");
     if (count > 1 && self->smallest && (count = keep_smallest(self, asked, count)) < 0) {
         return -1;
     }
@@ -362,9 +340,7 @@ Py_ssize_t choose_blind(Decider *self, const Question *asked) {
     }
     if (self->by->mode == MODE_POWER_OF_TWO && count > 1) {
         Py_ssize_t first = pick(self, count), second = first < 0 ? -1 : pick(self, count - 1);
-        if (second < 0) {
-            return -1;
-        }
+        TRY(second);
         self->ties[0] = first;
         self->ties[1] = second < first ? second : second + 1;
         return choose_least(self, asked, self->ties, 2);

@@ -1,4 +1,6 @@
 /* Cohorts: which worker is behind which slot of the index, and what each has of a prompt. */
+#include "base/arguments.h"
+#include "base/names.h"
 #include "decide/decide.h"
 
 #define EXPIRED_AT_ONCE 4096 /* core.index.overlaps */
@@ -16,7 +18,7 @@ void cohort_clear(Cohort *cohort) {
 
 /* Return the index's view, a new reference, NULL with an error set. */
 static View *current_view(const Decider *self) {
-    PyObject *view = PyObject_GetAttr(self->index, asked_names.view);
+    PyObject *view = PyObject_GetAttr(self->index, interned.view);
     if (view == Py_None) {
         Py_DECREF(view);
         view = PyObject_CallMethod(self->index, "current_view", NULL);
@@ -47,17 +49,12 @@ static PyObject *by_name(PyObject *states) {
 static int fill_slots(PyObject *states, PyObject *names, Slots *slots) {
     Py_ssize_t count = PyTuple_GET_SIZE(names);
     slots->states = PyMem_Calloc((size_t)count + 1, sizeof *slots->states);
-    if (slots->states == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    NEED_MEMORY(slots->states);
     slots->count = (uint32_t)count;
     for (Py_ssize_t slot = 0; slot < count; slot++) {
         PyObject *name = PyTuple_GET_ITEM(names, slot);
         slots->states[slot] = (WorkerState *)PyDict_GetItemWithError(states, name);
-        if (PyErr_Occurred()) {
-            return -1;
-        }
+        TRY(no_error());
     }
     return 0;
 }
@@ -187,9 +184,7 @@ static int note_drop(Decider *self, const Asked *asked, const Drop *drop, const 
             WorkerState *state = slot < slots->count ? slots->states[slot] : NULL;
             int doubted = state != NULL && distrust ? PySet_Contains(self->distrusted, state->worker)
                                                  : 0;
-            if (doubted < 0) {
-                return -1;
-            }
+            TRY(doubted);
             if (state != NULL && routed && drop->depth > believed_at(asked, state)) {
                 state->routed_in = asked->question;
                 state->routed = drop->depth;
@@ -210,9 +205,7 @@ static int note_drops(Decider *self, Question *question, const Drops *drops, con
     for (Py_ssize_t i = 0; i < drops->count; i++) {
         const Drop *drop = drops->drops + i;
         int noted = note_drop(self, &question->asked, drop, slots, routed, distrust);
-        if (noted < 0) {
-            return -1;
-        }
+        TRY(noted);
         if (noted && drop->depth > question->deepest) {
             question->deepest = drop->depth;
         }
@@ -226,12 +219,7 @@ static int note_drops(Decider *self, Question *question, const Drops *drops, con
 static int withhold(Decider *self, const View *view, int distrust) {
     uint32_t slots = view->live_words * 64;
     if (slots > self->withheld_room) {
-        Py_ssize_t *grown = PyMem_Realloc(self->withheld, slots * sizeof *grown);
-        if (grown == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        self->withheld = grown;
+        TRY(RESIZE(self->withheld, slots));
         self->withheld_room = slots;
     }
     memset(self->withheld, 0, slots * sizeof *self->withheld);
@@ -241,9 +229,7 @@ static int withhold(Decider *self, const View *view, int distrust) {
         PyObject *worker = Py_NewRef(view_name(view, one.slot));
         int doubted = distrust ? PySet_Contains(self->distrusted, worker) : 0;
         Py_DECREF(worker);
-        if (doubted < 0) {
-            return -1;
-        }
+        TRY(doubted);
         self->withheld[one.slot] = one.hit < one.depth && !doubted ? one.depth : 0;
     }
     return 0;
@@ -258,21 +244,15 @@ static int cut_indexed(Decider *self, const Question *question, const View *view
         .id_count = question->id_count,
         .block_size = (Py_ssize_t)self->block_size,
     };
-    if (ends_cut(&view->ends, &prompt, view->live_words, &self->event_drops, &self->cut) < 0) {
-        return -1;
-    }
+    TRY(ends_cut(&view->ends, &prompt, view->live_words, &self->event_drops, &self->cut));
     return self->cut.count ? withhold(self, view, distrust) : 0;
 }
 
 /* Note how much of the prompt is believed cached at whom; -1 with an error set. */
 static int find_believed(Decider *self, Question *question, Approx *believed, const Slots *slots,
                          double now) {
-    if (believed->next_end <= now && approx_expire(believed, now, EXPIRED_AT_ONCE) < 0) {
-        return -1;
-    }
-    if (approx_find(believed, question->hashes, question->blocks, &self->believed_drops) < 0) {
-        return -1;
-    }
+    TRY_IF(believed->next_end <= now, approx_expire(believed, now, EXPIRED_AT_ONCE));
+    TRY(approx_find(believed, question->hashes, question->blocks, &self->believed_drops));
     return note_drops(self, question, &self->believed_drops, slots, 1, 0);
 }
 
@@ -296,10 +276,8 @@ int find_overlaps(Decider *self, Question *question, const Cohort *cohort, doubl
         }
     }
     for (int i = 0; i < BELIEFS; i++) {
-        if (self->believed[i] != NULL &&
-            find_believed(self, question, self->believed[i], cohort->believed + i, now) < 0) {
-            return -1;
-        }
+        TRY_IF(self->believed[i] != NULL, find_believed(self, question, self->believed[i],
+                                                        cohort->believed + i, now));
     }
     question->reach = question->deepest;
     return 0;
@@ -308,19 +286,15 @@ int find_overlaps(Decider *self, Question *question, const Cohort *cohort, doubl
 /* May run anything: nothing borrowed of the state outlives it. */
 static int read_report(const WorkerState *state, PyObject *name, long long *number) {
     PyObject *report = Py_NewRef(state->report);
-    PyObject *value = PyObject_GetAttr(report, name);
-    *number = value == NULL ? -1 : PyLong_AsLongLong(value);
-    Py_XDECREF(value);
+    int failed = read_attribute(report, name, 'L', number);
     Py_DECREF(report);
-    return PyErr_Occurred() ? -1 : 0;
+    return failed;
 }
 
 /* core.index.overlaps.OverlapView.cached_blocks of one worker; -1 with an error set. */
 long long cached_blocks(const Decider *self, const WorkerState *state) {
     int indexed = decider_confirms(self, state->worker);
-    if (indexed < 0) {
-        return -1;
-    }
+    TRY(indexed);
     if (!indexed) {
         const Approx *routed = self->believed[ROUTED];
         return routed == NULL ? 0 : approx_blocks(routed, state->worker);
@@ -347,8 +321,8 @@ typedef struct {
 static int look_up(const Decider *self, const WorkerState *state, Seen *seen) {
     long long used = 0;
     seen->cached = cached_blocks(self, state);
-    if (seen->cached < 0 || read_report(state, asked_names.used_blocks, &used) < 0 ||
-        read_report(state, asked_names.waiting_requests, &seen->waiting) < 0) {
+    if (seen->cached < 0 || read_report(state, interned.used_blocks, &used) < 0 ||
+        read_report(state, interned.waiting_requests, &seen->waiting) < 0) {
         return -1;
     }
     used = used > state->loads->active_blocks ? used : state->loads->active_blocks;
@@ -361,9 +335,7 @@ int write_terms(Decider *self, const Question *question, WorkerState *state,
                 CandidateTerms *out) {
     const Asked *asked = &question->asked;
     Seen looked, *seen = &looked;
-    if (look_up(self, state, seen) < 0) {
-        return -1;
-    }
+    TRY(look_up(self, state, seen));
 #define TERM(name, value) out->name = value;
     WORKER_TERMS(TERM)
     REQUEST_TERMS(TERM)

@@ -62,9 +62,7 @@ static int join(char operation, Value left, Value right, Py_ssize_t count, doubl
     case 'm':
         APPLY(SMALLER)
     default:
-        if (has_zero(right, count)) {
-            return set_error(PyExc_ZeroDivisionError, "a cost formula divides by zero");
-        }
+        REFUSE(has_zero(right, count), PyExc_ZeroDivisionError, "a cost formula divides by zero");
         APPLY(QUOTIENT)
     }
     int single = left.column == NULL && right.column == NULL;
@@ -128,10 +126,8 @@ static int run(const Program *program, const Asked *asked, WorkerState *const *s
             break;
         default:
             depth--;
-            if (join(step->operation, stack[depth - 1], stack[depth], count,
-                     bench.stack[depth - 1], &stack[depth - 1]) < 0) {
-                return -1;
-            }
+            TRY(join(step->operation, stack[depth - 1], stack[depth], count, bench.stack[depth - 1],
+                     &stack[depth - 1]));
         }
     }
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -145,10 +141,8 @@ static int price_chunk(const Formula *self, const Asked *asked, WorkerState *con
     double more[CHUNK];
     int fails = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (!Py_IS_TYPE(states[i], &worker_state_type)) {
-            return set_error(PyExc_TypeError, "a WorkerState, not %.100s",
-                             Py_TYPE(states[i])->tp_name);
-        }
+        REFUSE(!Py_IS_TYPE(states[i], &worker_state_type), PyExc_TypeError,
+               "a WorkerState, not %.100s", Py_TYPE(states[i])->tp_name);
         fails |= states[i]->failure_share != 0.0;
     }
     if (run(&self->price, asked, states, count, costs) < 0 ||
@@ -165,9 +159,7 @@ int formula_costs(const Formula *self, const Asked *asked, WorkerState *const *s
                   Py_ssize_t count, double *costs) {
     for (Py_ssize_t done = 0; done < count; done += CHUNK) {
         Py_ssize_t some = count - done < CHUNK ? count - done : CHUNK;
-        if (price_chunk(self, asked, states + done, some, costs + done) < 0) {
-            return -1;
-        }
+        TRY(price_chunk(self, asked, states + done, some, costs + done));
     }
     return 0;
 }
@@ -184,11 +176,9 @@ static void formula_dealloc(Formula *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyObject *formula_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *formula_new(NEW_ARGUMENTS) {
     PyObject *price, *failure;
-    if (READ_NEW("Formula", "TT", "price failure", &price, &failure) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Formula", "TT", "price failure", &price, &failure));
     Formula *self = (Formula *)type->tp_alloc(type, 0);
     if (self != NULL && (read_program(self, price, &self->price) < 0 ||
                          read_program(self, failure, &self->failure) < 0)) {

@@ -1,6 +1,5 @@
 /* A cost formula's program and what it runs over: one request, and the terms of workers. */
-#ifndef KVMESH_COSTS_H
-#define KVMESH_COSTS_H
+#pragma once
 
 #include "insight/terms_table.h"
 #include "speeds/speeds.h"
@@ -111,9 +110,6 @@ static inline int prepares(const Asked *asked, const WorkerState *state) {
     return state->prepared_in == asked->question;
 }
 
-/* Return the prompt tokens that could be computed while a worker loads the adapter. */
-long long load_tokens_of(const Asked *asked, const WorkerState *state);
-
 /* core.cost.terms.Candidate.uncached_tokens */
 long long uncached_of(const Asked *asked, const WorkerState *state);
 
@@ -136,5 +132,3 @@ double failure_ms_of(const Asked *asked, const WorkerState *state);
  * worker's capacity is not known. With an error set it is no matter what.
  */
 double memory_wait_ms_of(const Asked *asked, const WorkerState *state);
-
-#endif

@@ -20,10 +20,7 @@ static int find_mode(PyObject *name) {
     return mode < MODES ? mode : -1;
 }
 
-static int course_traverse(Course *self, visitproc visit, void *arg) {
-    VISIT_ALL(self->formula, self->policy, self->maker, self->draw, self->price);
-    return 0;
-}
+TRAVERSE(Course, course, formula, policy, maker, draw, price)
 
 static int course_clear(Course *self) {
     CLEAR_ALL(self->formula, self->policy, self->maker, self->draw, self->price);
@@ -39,29 +36,23 @@ static void course_dealloc(Course *self) {
 /* Course(mode, looks, formula, weights, margin, policy, maker, draw); `formula` is a Formula, or takes
  * the terms of all and returns their costs
  */
-static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *course_new(NEW_ARGUMENTS) {
     int uses_caches;
     PyObject *name, *formula, *weights, *policy, *maker, *draw;
     double margin, read[MOST_WEIGHTS] = {0.0};
-    if (READ_NEW("Course", "UpOTdUOO", "mode uses_caches formula weights margin policy maker draw", &name,
-                 &uses_caches, &formula, &weights, &margin, &policy, &maker, &draw) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Course", "UpOTdUOO",
+                         "mode uses_caches formula weights margin policy maker draw", &name,
+                         &uses_caches, &formula, &weights, &margin, &policy, &maker, &draw));
     int mode = find_mode(name), compiled = Py_IS_TYPE(formula, &formula_type);
-    if (!compiled && !PyCallable_Check(formula)) {
-        return PyErr_Format(PyExc_TypeError, "a formula is a Formula or a function, not %.100s",
-                            Py_TYPE(formula)->tp_name);
-    }
+    REFUSE_OR_NULL(!compiled && !PyCallable_Check(formula), PyExc_TypeError,
+                   "a formula is a Formula or a function, not %.100s", Py_TYPE(formula)->tp_name);
     Py_ssize_t count = PyTuple_GET_SIZE(weights);
-    if (mode < 0 || count > MOST_WEIGHTS || (compiled && count < ((Formula *)formula)->weights)) {
-        return PyErr_Format(PyExc_ValueError, "mode %.40U with %zd weights cannot be followed", name,
-                            count);
-    }
+    REFUSE_OR_NULL(mode < 0 || count > MOST_WEIGHTS || (compiled && count <
+                                                        ((Formula *)formula)->weights),
+                   PyExc_ValueError, "mode %.40U with %zd weights cannot be followed", name, count);
     for (Py_ssize_t i = 0; i < count; i++) {
         read[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(weights, i));
-        if (PyErr_Occurred()) {
-            return NULL;
-        }
+        TRY_OR_NULL(no_error());
     }
     Course *self = (Course *)type->tp_alloc(type, 0);
     if (self != NULL) {
@@ -79,10 +70,7 @@ static PyObject *course_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     return (PyObject *)self;
 }
 
-static PyMemberDef course_members[] = {
-    {"uses_caches", T_INT, offsetof(Course, uses_caches), READONLY, "Whether caches count."},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(course_members, FIELDS(Course, T_INT, READONLY, uses_caches))
 
 PyTypeObject course_type = {
     GC_TYPE("Course", Course, course),

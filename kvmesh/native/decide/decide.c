@@ -1,4 +1,5 @@
 /* The decision in one call: hashes, overlaps, costs, choice, booking, belief, record. */
+#include "base/names.h"
 #include "base/xxh3.h"
 #include "decide/decide.h"
 
@@ -17,25 +18,12 @@ static uint64_t clock_ns(void) {
     return (uint64_t)at.tv_sec * 1000000000U + (uint64_t)at.tv_nsec;
 }
 
-/* Return an array moved to where `wanted` items and half as many again have room; NULL with
- * MemoryError set, and the array as it was.
- */
-#define GROW(array, wanted) grow((void *)(array), (wanted), sizeof *(array))
-
+/* Room for what is wanted, and half as much again. */
 static inline Py_ssize_t room_for(Py_ssize_t wanted) { return wanted + wanted / 2; }
-
-static void *grow(void *array, Py_ssize_t wanted, size_t size) {
-    void *grown = PyMem_Realloc(array, (size_t)room_for(wanted) * size);
-    return grown == NULL ? PyErr_NoMemory() : grown;
-}
 
 static int make_hash_room(Decider *self, Py_ssize_t blocks) {
     if (blocks > self->hash_room) {
-        uint64_t *grown = GROW(self->hashes, blocks);
-        if (grown == NULL) {
-            return -1;
-        }
-        self->hashes = grown;
+        TRY(RESIZE(self->hashes, room_for(blocks)));
         self->hash_room = room_for(blocks);
     }
     return 0;
@@ -64,9 +52,7 @@ static int hash_prompt(Decider *self, Request *request, const AskedPrompt *promp
         ids = self->ids.ids;
         count = self->ids.count;
     } else {
-        if (PyObject_GetBuffer(packed, &request->packed, PyBUF_SIMPLE) < 0) {
-            return -1;
-        }
+        TRY(PyObject_GetBuffer(packed, &request->packed, PyBUF_SIMPLE));
         ids = request->packed.buf;
         count = request->packed.len / (Py_ssize_t)sizeof *ids;
     }
@@ -104,9 +90,7 @@ static void foresee(Decider *self, Request *request, const AskedPrompt *prompt, 
 static int speed_of(void *context, Loads *loads, double *ms_per_token) {
     Speeds *speeds = context;
     const WorkerSpeed *known = speeds_worker(speeds, loads->worker);
-    if (known == NULL) {
-        return -1;
-    }
+    NEED(known);
     *ms_per_token = speeds_ms_per_token(speeds, known);
     return 0;
 }
@@ -144,17 +128,14 @@ static int keep_all(Decider *self, const Question *question, Record *record, PyO
     record->weighed_terms = PyMem_Calloc(count, sizeof *record->weighed_terms);
     record->scores = PyMem_Calloc(count, sizeof *record->scores);
     record->workers = PyTuple_New(question->count);
-    if (record->weighed_terms == NULL || record->scores == NULL || record->workers == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    NEED_MEMORY(record->weighed_terms);
+    NEED_MEMORY(record->scores);
+    NEED_MEMORY(record->workers);
     for (Py_ssize_t i = 0; i < question->count; i++) {
         WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(states, i);
         record->scores[i] = self->costs[i];
         PyTuple_SET_ITEM(record->workers, i, Py_NewRef(state->worker));
-        if (write_terms(self, question, state, record->weighed_terms + i) < 0) {
-            return -1;
-        }
+        TRY(write_terms(self, question, state, record->weighed_terms + i));
     }
     record->weighed = question->count;
     record->kept_candidates = question->count > 1 ? question->count : 0;
@@ -181,9 +162,7 @@ static Record *note_choice(Decider *self, const Request *request, const Question
                            const Cohort *cohort, Py_ssize_t chosen, const CandidateTerms *terms) {
     WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
     Record *record = record_new();
-    if (record == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(record);
     record->request_id = Py_NewRef(request->request_id);
     record->worker = Py_NewRef(state->worker);
     record->policy = Py_NewRef(self->by->policy);
@@ -200,7 +179,7 @@ static Record *note_choice(Decider *self, const Request *request, const Question
     record->decided_s = request->now;
     record->maker = request->inputs == NULL
                         ? Py_NewRef(self->by->maker)
-                        : PyObject_GetAttr(request->inputs, asked_names.made);
+                        : PyObject_GetAttr(request->inputs, interned.made);
     if (record->maker == NULL ||
         (request->whole && keep_all(self, question, record, request->states) < 0)) {
         Py_CLEAR(record);
@@ -228,19 +207,12 @@ static int note_match(Decider *self, const Cohort *cohort, Request *request,
 
 /* Make room for as many workers; -1 with MemoryError set. */
 static int make_scratch(Decider *self, Py_ssize_t count) {
-    if (count <= self->cost_room) {
-        return 0;
+    if (count > self->cost_room) {
+        TRY(RESIZE(self->ties, room_for(count)));
+        TRY(RESIZE(self->names, room_for(count)));
+        TRY(RESIZE(self->costs, room_for(count)));
+        self->cost_room = room_for(count);
     }
-    Py_ssize_t *ties = GROW(self->ties, count);
-    self->ties = ties == NULL ? self->ties : ties;
-    PyObject **names = ties == NULL ? NULL : GROW(self->names, count);
-    self->names = names == NULL ? self->names : names;
-    double *costs = names == NULL ? NULL : GROW(self->costs, count);
-    if (costs == NULL) {
-        return -1;
-    }
-    self->costs = costs;
-    self->cost_room = room_for(count);
     return 0;
 }
 
@@ -265,9 +237,7 @@ static PyObject *hook_of(const Request *request, PyObject *name) {
 static PyObject *ask_of_hashes(Request *request, const Question *question, PyObject *hook) {
     if (request->hashed == NULL && question->blocks) {
         request->hashed = (PyObject *)hash_all(request, question);
-        if (request->hashed == NULL) {
-            return NULL;
-        }
+        NEED_OR_NULL(request->hashed);
     }
     return PyObject_CallOneArg(hook, question->blocks ? request->hashed : Py_None);
 }
@@ -275,26 +245,21 @@ static PyObject *ask_of_hashes(Request *request, const Question *question, PyObj
 /* Have the request decided by what its inputs say, if they do; -1 with an error set. */
 static int choose_course(Decider *self, Request *request, const Question *question,
                          PyObject **kept) {
-    PyObject *hook = hook_of(request, asked_names.course_of);
+    PyObject *hook = hook_of(request, interned.course_of);
     if (hook == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
     *kept = ask_of_hashes(request, question, hook);
     Py_DECREF(hook);
-    if (*kept != NULL && !Py_IS_TYPE(*kept, &course_type)) {
-        PyErr_Format(PyExc_TypeError, "a Course, not %.100s", Py_TYPE(*kept)->tp_name);
-        return -1;
-    }
+    REFUSE(*kept != NULL && !Py_IS_TYPE(*kept, &course_type), PyExc_TypeError,
+           "a Course, not %.100s", Py_TYPE(*kept)->tp_name);
     self->by = *kept == NULL ? self->by : (const Course *)*kept;
     return *kept == NULL ? -1 : 0;
 }
 
 static int are_tuples(PyObject *what) {
-    if (!PyTuple_CheckExact(what)) {
-        PyErr_Format(PyExc_TypeError, "what workers prepare are tuples, not %.100s",
-                     Py_TYPE(what)->tp_name);
-        return -1;
-    }
+    REFUSE(!PyTuple_CheckExact(what), PyExc_TypeError,
+           "what workers prepare are tuples, not %.100s", Py_TYPE(what)->tp_name);
     return 0;
 }
 
@@ -316,7 +281,7 @@ static int note_prepared(const Asked *asked, WorkerState *state, PyObject *what)
 
 /* Note what workers have to bring or load first; -1 with an error set. */
 static int prepare(Request *request, Question *question) {
-    PyObject *hook = hook_of(request, asked_names.prepare);
+    PyObject *hook = hook_of(request, interned.prepare);
     if (hook == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
@@ -342,7 +307,7 @@ static int prepare(Request *request, Question *question) {
 
 /* Choose by cost, among those whom the request's inputs allow. */
 static Py_ssize_t choose_priced(Decider *self, const Request *request, const Question *question) {
-    PyObject *allow = hook_of(request, asked_names.allow);
+    PyObject *allow = hook_of(request, interned.allow);
     if (allow == NULL && PyErr_Occurred()) {
         return -1;
     }
@@ -356,34 +321,25 @@ static Py_ssize_t choose(Decider *self, Request *request, Question *question, Co
                          CandidateTerms *terms) {
     Py_ssize_t count = PyTuple_GET_SIZE(request->states);
     double now = request->now;
-    if (sequences_settle(self->sequences, now, speed_of, self->speeds) < 0) {
-        return -1;
-    }
+    TRY(sequences_settle(self->sequences, now, speed_of, self->speeds));
     *cohort = decider_cohort(self, request->cohort);
-    if (*cohort == NULL || find_overlaps(self, question, *cohort, now) < 0 ||
-        prepare(request, question) < 0) {
-        return -1;
-    }
+    NEED(*cohort);
+    TRY(find_overlaps(self, question, *cohort, now));
+    TRY(prepare(request, question));
     if (self->apart) {
         self->found_ns = clock_ns();
     }
     question->prepared |= request->prefilled;
     fill_question(self, request, question);
-    if (make_scratch(self, count) < 0) {
-        return -1;
-    }
+    TRY(make_scratch(self, count));
     question->states = (WorkerState *const *)((PyTupleObject *)request->states)->ob_item;
     question->count = count;
     self->priced = 0;
-    if (note_match(self, *cohort, request, question) < 0) {
-        return -1;
-    }
+    TRY(note_match(self, *cohort, request, question));
     Py_ssize_t chosen =
         self->by->mode == MODE_KV ? choose_priced(self, request, question)
                                   : choose_blind(self, question);
-    if (chosen < 0) {
-        return -1;
-    }
+    TRY(chosen);
     int all = request->cohort == request->states && self->by->draw == Py_None;
     self->priced = self->by->mode == MODE_KV && all ? (*cohort)->used : 0;
     WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
@@ -395,9 +351,7 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
     Cohort *cohort;
     CandidateTerms terms;
     Py_ssize_t chosen = choose(self, request, question, &cohort, &terms);
-    if (chosen < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(chosen);
     if (terms.wait_ms > request->most_wait_ms) {
         return PyFloat_FromDouble(terms.wait_ms);
     }
@@ -417,17 +371,14 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
 
 /* Read what is asked; -1 with an error set. */
 static int read_request(PyObject *const *args, Request *request, AskedPrompt *prompt) {
-    if (!Py_IS_TYPE(args[0], &scanned_type) || !PyBytes_Check(args[2]) ||
-        !PyUnicode_Check(args[3]) || !PyTuple_CheckExact(args[4]) ||
-        (args[7] != Py_None && !PyUnicode_CheckExact(args[7])) ||
-        (args[8] != Py_None && !Py_IS_TYPE(args[8], &course_type)) ||
-        (args[9] != Py_None && !PyTuple_CheckExact(args[9]))) {
-        PyErr_Format(PyExc_TypeError,
-                     "decide takes a Scanned, packed tokens or None, bytes, a str, a tuple of states, "
-                     "a time, a bool, a str or None, a Course or None, states or None, three numbers, "
-                     "inputs or None");
-        return -1;
-    }
+    REFUSE(!Py_IS_TYPE(args[0], &scanned_type) || !PyBytes_Check(args[2]) ||
+           !PyUnicode_Check(args[3]) || !PyTuple_CheckExact(args[4]) ||
+           (args[7] != Py_None && !PyUnicode_CheckExact(args[7])) ||
+           (args[8] != Py_None && !Py_IS_TYPE(args[8], &course_type)) ||
+           (args[9] != Py_None && !PyTuple_CheckExact(args[9])), PyExc_TypeError,
+           "decide takes a Scanned, packed tokens or None, bytes, a str, a tuple of states, "
+           "a time, a bool, a str or None, a Course or None, states or None, three numbers, "
+           "inputs or None");
     *request = (Request){
         .request_id = args[2],
         .tenant = args[3],
@@ -446,9 +397,7 @@ static int read_request(PyObject *const *args, Request *request, AskedPrompt *pr
     prompt->output = PyLong_AsLongLong(args[10]);
     request->most_wait_ms = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[11]);
     prompt->root = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(args[12]);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    TRY(no_error());
     prompt->output = prompt->output < MAX_TOKENS ? prompt->output : MAX_TOKENS;
     request->inputs = args[13] == Py_None ? NULL : args[13];
     return 0;
@@ -471,21 +420,14 @@ static void observe(Decider *self, int phase, uint64_t from, uint64_t to) {
 /* decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output,
  * most_wait_ms, root, inputs) -> Placed | None | the wait, ms, that is too long
  */
-PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *decider_decide(Decider *self, ARGUMENTS) {
     Request request;
     AskedPrompt prompt;
-    if (nargs != 14) {
-        return PyErr_Format(PyExc_TypeError, "decide takes 14 arguments, not %zd", nargs);
-    }
-    if (read_request(args, &request, &prompt) < 0) {
-        return NULL;
-    }
-    if (self->own == NULL || self->ring == NULL) {
-        return PyErr_Format(PyExc_RuntimeError, "the decider follows no policy, or has no log, yet");
-    }
-    if (self->busy) {
-        return PyErr_Format(PyExc_RuntimeError, "a decision was asked for within another");
-    }
+    REFUSE_OR_NULL(nargs != 14, PyExc_TypeError, "decide takes 14 arguments, not %zd", nargs);
+    TRY_OR_NULL(read_request(args, &request, &prompt));
+    REFUSE_OR_NULL(self->own == NULL || self->ring == NULL, PyExc_RuntimeError,
+                   "the decider follows no policy, or has no log, yet");
+    REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "a decision was asked for within another");
     if (PyTuple_GET_SIZE(request.states) == 0) {
         Py_RETURN_NONE;
     }
@@ -513,9 +455,7 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
     } else if (hashed == 0) {
         placed = Py_NewRef(Py_None);
     }
-    if (request.packed.obj != NULL) {
-        PyBuffer_Release(&request.packed);
-    }
+    PyBuffer_Release(&request.packed);
     Py_XDECREF(request.hashed);
     if (placed != NULL && placed != Py_None) {
         uint64_t done = clock_ns();
@@ -535,13 +475,10 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
 
 /* Read what is to be chosen for; -1 with an error set. */
 static int read_choice(Decider *self, PyObject *const *args, Request *request, Question *question) {
-    if (!PyBytes_Check(args[0]) || !PyTuple_CheckExact(args[6]) || !PyTuple_CheckExact(args[7]) ||
-        !Py_IS_TYPE(args[10], &course_type)) {
-        PyErr_SetString(PyExc_TypeError,
-                        "choose takes bytes, hashes, packed hashes, token ids or None, two numbers, "
-                        "two tuples of states, a time, a bool, a Course, inputs or None, two bools");
-        return -1;
-    }
+    REFUSE(!PyBytes_Check(args[0]) || !PyTuple_CheckExact(args[6]) || !PyTuple_CheckExact(args[7])
+           || !Py_IS_TYPE(args[10], &course_type), PyExc_TypeError,
+           "choose takes bytes, hashes, packed hashes, token ids or None, two numbers, "
+           "two tuples of states, a time, a bool, a Course, inputs or None, two bools");
     *request = (Request){
         .request_id = args[0],
         .prompt_tokens = PyLong_AsLongLong(args[4]),
@@ -579,15 +516,11 @@ static int read_choice(Decider *self, PyObject *const *args, Request *request, Q
 /* choose(request_id, hashes, packed, ids, prompt_tokens, output_tokens, cohort, states, now, whole,
  * course, inputs, prefilled, likeliest) -> Record: nothing is booked
  */
-PyObject *decider_choose(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *decider_choose(Decider *self, ARGUMENTS) {
     Request request;
     Question question = {.hashes = NULL};
-    if (nargs != 14) {
-        return PyErr_Format(PyExc_TypeError, "choose takes 14 arguments, not %zd", nargs);
-    }
-    if (self->busy) {
-        return PyErr_Format(PyExc_RuntimeError, "a decision was asked for within another");
-    }
+    REFUSE_OR_NULL(nargs != 14, PyExc_TypeError, "choose takes 14 arguments, not %zd", nargs);
+    REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "a decision was asked for within another");
     int likeliest = PyObject_IsTrue(args[13]);
     if (likeliest < 0 || read_choice(self, args, &request, &question) < 0) {
         return NULL;
@@ -610,9 +543,7 @@ PyObject *decider_choose(Decider *self, PyObject *const *args, Py_ssize_t nargs)
         self->likeliest = 0;
         self->by = self->own;
     }
-    if (request.packed.obj != NULL) {
-        PyBuffer_Release(&request.packed);
-    }
+    PyBuffer_Release(&request.packed);
     Py_DECREF(request.hashed);
     return record;
 }

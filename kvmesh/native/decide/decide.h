@@ -6,8 +6,7 @@
  * it, finish.c ends it; runners_up.c says who would have been next. course.c is what requests are decided
  * by, decider.c what Python sees.
  */
-#ifndef KVMESH_DECIDE_H
-#define KVMESH_DECIDE_H
+#pragma once
 
 #include "beliefs/approx.h"
 #include "bodies/scanned.h"
@@ -138,16 +137,6 @@ int decider_confirms(const Decider *self, PyObject *worker);
  */
 PyObject *decider_runners_up(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 
-/* Names of attributes that each request asks for. */
-typedef struct {
-    PyObject *view, *used_blocks, *waiting_requests, *course_of, *prepare, *allow, *made;
-} AskedNames;
-
-extern AskedNames asked_names;
-
-/* Prepare them, once; -1 with MemoryError set. */
-int asked_names_ready(void);
-
 /* Return the cohort of `states` with its slots, made when it is another one than before; NULL with an
  * error set. Borrowed until the next call.
  */
@@ -233,5 +222,3 @@ PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs)
 PyObject *decider_choose(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_seen(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs);
-
-#endif

@@ -1,43 +1,32 @@
 /* The types Decider and Placed. */
+#include "base/shell.h"
 #include "decide/decide.h"
 
-#include <string.h>
-#include <structmember.h>
-
 /* What a decider owns. */
-static PyObject **decider_owned(Decider *self, size_t place) {
-    PyObject **owned[] = {
-        (PyObject **)&self->sequences, (PyObject **)&self->speeds, (PyObject **)&self->lengths,
-        (PyObject **)&self->believed[ROUTED], (PyObject **)&self->believed[HEARD],
-        (PyObject **)&self->ring,      (PyObject **)&self->totals,
-        (PyObject **)&self->own,       &self->index,               &self->distrusted,
-        &self->out,                    &self->health,              &self->random,
-        &self->replica,                (PyObject **)&self->phases[HASH],
-        (PyObject **)&self->phases[FIND], (PyObject **)&self->phases[SCORE],
-        (PyObject **)&self->phases[DECIDE],
-        (PyObject **)&self->counts,    (PyObject **)&self->outbox,
-        &self->late,                   &self->late_workers,        &self->late_waiting,
-        &self->begun,
-    };
-    return place < sizeof owned / sizeof *owned ? owned[place] : NULL;
-}
+#define PARTS \
+    self->sequences, self->speeds, self->lengths, self->believed[ROUTED], self->believed[HEARD], \
+        self->ring, self->totals, self->own, self->index, self->distrusted, self->out, self->health
+#define MORE_PARTS \
+    self->random, self->replica, self->phases[HASH], self->phases[FIND], self->phases[SCORE], \
+        self->phases[DECIDE], self->counts, self->outbox, self->late, self->late_workers, \
+        self->late_waiting, self->begun
 
 static int decider_traverse(Decider *self, visitproc visit, void *arg) {
-    PyObject **owned;
-    for (size_t i = 0; (owned = decider_owned(self, i)) != NULL; i++) {
-        Py_VISIT(*owned);
-    }
+    VISIT_ALL(PARTS);
+    VISIT_ALL(MORE_PARTS);
     return 0;
 }
 
-static int decider_clear(Decider *self) {
-    PyObject **owned;
-    for (size_t i = 0; (owned = decider_owned(self, i)) != NULL; i++) {
-        Py_CLEAR(*owned);
-    }
+static void clear_cohorts(Decider *self) {
     for (Cohort *one = self->cohorts; one < self->cohorts + COHORTS; one++) {
         cohort_clear(one);
     }
+}
+
+static int decider_clear(Decider *self) {
+    CLEAR_ALL(PARTS);
+    CLEAR_ALL(MORE_PARTS);
+    clear_cohorts(self);
     return 0;
 }
 
@@ -47,12 +36,8 @@ static void decider_dealloc(Decider *self) {
     drops_free(&self->event_drops);
     drops_free(&self->believed_drops);
     cut_free(&self->cut);
-    PyMem_Free(self->withheld);
     scan_release(&self->ids);
-    PyMem_Free(self->hashes);
-    PyMem_Free(self->costs);
-    PyMem_Free(self->ties);
-    PyMem_Free(self->names);
+    FREE_ALL(self->withheld, self->hashes, self->costs, self->ties, self->names);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -61,70 +46,39 @@ static int keep_optional(PyObject **place, PyObject *given, PyTypeObject *type, 
     if (given == NULL || given == Py_None) {
         return 0;
     }
-    if (type != NULL && !Py_IS_TYPE(given, type)) {
-        PyErr_Format(PyExc_TypeError, "%s is a %s or None, not %.100s", name, type->tp_name,
-                     Py_TYPE(given)->tp_name);
-        return -1;
-    }
+    REFUSE(type != NULL && !Py_IS_TYPE(given, type), PyExc_TypeError,
+           "%s is a %s or None, not %.100s", name, type->tp_name, Py_TYPE(given)->tp_name);
     *place = Py_NewRef(given);
     return 0;
 }
 
-static PyObject *decider_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"sequences", "speeds",       "lengths",      "distrusted",
-                            "out",       "health",       "random",       "replica",
-                            "routed",    "index",        "late",         "late_workers",
-                            "late_waiting", "smallest_tree_ties", "predict_ttl_s",
-                            "approx_ttl_s", NULL};
-    PyObject *sequences, *speeds, *lengths, *distrusted, *out, *health, *random, *replica, *routed;
-    PyObject *index, *late, *late_workers, *late_waiting;
-    int smallest;
-    double predict_ttl_s, approx_ttl_s;
-    if (!PyArg_ParseTupleAndKeywords(
-            args, keywords, "$O!O!O!O!O!OOUOOOO!O!pdd", names, &sequences_type, &sequences,
-            &speeds_type, &speeds, &lengths_type, &lengths, &PySet_Type, &distrusted, &PySet_Type,
-            &out, &health, &random, &replica, &routed, &index, &late, &PySet_Type, &late_workers,
-            &PyDict_Type, &late_waiting, &smallest, &predict_ttl_s, &approx_ttl_s)) {
-        return NULL;
-    }
+static PyObject *decider_new(NEW_ARGUMENTS) {
+    PyObject *routed, *index;
     Decider *self = (Decider *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
-    self->sequences = (Sequences *)Py_NewRef(sequences);
-    self->speeds = (Speeds *)Py_NewRef(speeds);
-    self->lengths = (Lengths *)Py_NewRef(lengths);
-    self->distrusted = Py_NewRef(distrusted);
-    self->out = Py_NewRef(out);
-    self->late = Py_NewRef(late);
-    self->late_workers = Py_NewRef(late_workers);
-    self->late_waiting = Py_NewRef(late_waiting);
-    self->health = Py_NewRef(health);
-    self->random = Py_NewRef(random);
-    self->replica = Py_NewRef(replica);
-    self->block_size = self->sequences->block_size;
-    self->smallest = smallest;
-    self->predict_ttl_s = predict_ttl_s;
-    self->approx_ttl_s = approx_ttl_s;
-    if (keep_optional((PyObject **)self->believed + ROUTED, routed, &approx_type, "routed") < 0 ||
+    NEED_OR_NULL(self);
+    if (READ_NEW("Decider", "$+!+!+!+!+!+O+O+UOO+O+!+Dpdd",
+                 "sequences speeds lengths distrusted out health random replica routed index late "
+                 "late_workers late_waiting smallest_tree_ties predict_ttl_s approx_ttl_s",
+                 &sequences_type, &self->sequences, &speeds_type, &self->speeds, &lengths_type,
+                 &self->lengths, &PySet_Type, &self->distrusted, &PySet_Type, &self->out,
+                 &self->health, &self->random, &self->replica, &routed, &index, &self->late,
+                 &PySet_Type, &self->late_workers, &self->late_waiting, &self->smallest,
+                 &self->predict_ttl_s, &self->approx_ttl_s) < 0 ||
+        keep_optional((PyObject **)self->believed + ROUTED, routed, &approx_type, "routed") < 0 ||
         keep_optional(&self->index, index, NULL, "index") < 0) {
         Py_CLEAR(self);
+    } else {
+        self->block_size = self->sequences->block_size;
     }
     return (PyObject *)self;
 }
 
 /* listen(heard | None): what others tell of their decisions is believed from now on */
 static PyObject *decider_listen(Decider *self, PyObject *hints) {
-    if (self->busy) {
-        return PyErr_Format(PyExc_RuntimeError, "beliefs were changed within a decision");
-    }
+    REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "beliefs were changed within a decision");
     PyObject *kept = NULL;
-    if (keep_optional(&kept, hints, &approx_type, "hints") < 0) {
-        return NULL;
-    }
-    for (Cohort *one = self->cohorts; one < self->cohorts + COHORTS; one++) {
-        cohort_clear(one);
-    }
+    TRY_OR_NULL(keep_optional(&kept, hints, &approx_type, "hints"));
+    clear_cohorts(self);
     self->priced = 0;
     Py_XSETREF(self->believed[HEARD], (Approx *)kept);
     Py_RETURN_NONE;
@@ -151,12 +105,9 @@ static PyObject *decider_log(Decider *self, PyObject *args) {
 
 /* follow(course) */
 static PyObject *decider_follow(Decider *self, PyObject *course) {
-    if (!Py_IS_TYPE(course, &course_type)) {
-        return PyErr_Format(PyExc_TypeError, "a Course, not %.100s", Py_TYPE(course)->tp_name);
-    }
-    if (self->busy) {
-        return PyErr_Format(PyExc_RuntimeError, "a policy was changed within a decision");
-    }
+    REFUSE_OR_NULL(!Py_IS_TYPE(course, &course_type), PyExc_TypeError, "a Course, not %.100s",
+                   Py_TYPE(course)->tp_name);
+    REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "a policy was changed within a decision");
     Py_XSETREF(self->own, (Course *)Py_NewRef(course));
     self->by = self->own;
     Py_RETURN_NONE;
@@ -164,143 +115,65 @@ static PyObject *decider_follow(Decider *self, PyObject *course) {
 
 static PyObject *decider_resize(Decider *self, PyObject *size) {
     long long block_size = PyLong_AsLongLong(size);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    if (block_size < 1 || block_size > MOST_BLOCK_SIZE) {
-        return PyErr_Format(PyExc_ValueError, "a block has 1 to %lld tokens, not %lld",
-                            MOST_BLOCK_SIZE, block_size);
-    }
-    if (self->busy) {
-        return PyErr_Format(PyExc_RuntimeError, "blocks were resized within a decision");
-    }
+    TRY_OR_NULL(no_error());
+    REFUSE_OR_NULL(block_size < 1 || block_size > MOST_BLOCK_SIZE, PyExc_ValueError,
+                   "a block has 1 to %lld tokens, not %lld", MOST_BLOCK_SIZE, block_size);
+    REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "blocks were resized within a decision");
     self->block_size = block_size;
     Py_RETURN_NONE;
 }
 
 /* tell(outbox | None) */
 static PyObject *decider_publish_to(Decider *self, PyObject *outbox) {
-    if (outbox != Py_None && !Py_IS_TYPE(outbox, &outbox_type)) {
-        return PyErr_Format(PyExc_TypeError, "an outbox is a BookingOutbox or None, not %.100R",
-                            outbox);
-    }
+    REFUSE_OR_NULL(outbox != Py_None && !Py_IS_TYPE(outbox, &outbox_type), PyExc_TypeError,
+                   "an outbox is a BookingOutbox or None, not %.100R", outbox);
     Py_XSETREF(self->outbox, outbox == Py_None ? NULL : (BookingOutbox *)Py_NewRef(outbox));
     Py_RETURN_NONE;
 }
 
-static PyMemberDef decider_members[] = {
-    {"decisions", T_LONGLONG, offsetof(Decider, decisions), READONLY, "Made here."},
-    {"overlap_blocks", T_LONGLONG, offsetof(Decider, overlap_blocks), READONLY, "Found cached."},
-    {"request_blocks", T_LONGLONG, offsetof(Decider, request_blocks), READONLY, "Of prompts."},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(decider_members,
+    FIELDS(Decider, T_LONGLONG, READONLY, decisions, overlap_blocks, request_blocks))
 
-static PyMethodDef decider_methods[] = {
-    {"follow", (PyCFunction)decider_follow, METH_O, "Decide by this policy from now on."},
-    {"resize", (PyCFunction)decider_resize, METH_O, "Decide by blocks of so many tokens."},
-    {"publish_to", (PyCFunction)decider_publish_to, METH_O, "Have an outbox told of bookings from now on."},
-    {"decide", (PyCFunction)(void (*)(void))decider_decide, METH_FASTCALL,
-     "decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output, "
-     "most_wait_ms, root, inputs) -> Placed | None | float"},
-    {"choose", (PyCFunction)(void (*)(void))decider_choose, METH_FASTCALL,
-     "choose(request_id, hashes, packed, ids, prompt_tokens, output_tokens, cohort, states, now, "
-     "whole, course, inputs, prefilled, likeliest) -> Record"},
-    {"listen", (PyCFunction)decider_listen, METH_O, "Believe what others tell of theirs, too."},
-    {"log", (PyCFunction)decider_log, METH_VARARGS, "Write to a log from now on."},
-    {"runners_up", (PyCFunction)(void (*)(void))decider_runners_up, METH_FASTCALL,
-     "runners_up(states, most) -> names | None"},
-    {"seen", (PyCFunction)(void (*)(void))decider_seen, METH_FASTCALL,
-     "seen(placed, tokens, now) -> whether these were the first"},
-    {"finish", (PyCFunction)(void (*)(void))decider_finish, METH_FASTCALL,
-     "finish(placed, served, state, status, usage, now) -> (booking | None, well)"},
-    {"book", (PyCFunction)(void (*)(void))decider_book, METH_FASTCALL,
-     "book(record, request, packed, course, inputs, now) -> Placed"},
-    {"enter", (PyCFunction)(void (*)(void))decider_enter, METH_FASTCALL,
-     "enter(placed, request_id, tenant, again, now)"},
-    {"begin", (PyCFunction)(void (*)(void))decider_begin, METH_FASTCALL,
-     "begin(request_id, now) -> booking | None"},
-    {"grow", (PyCFunction)(void (*)(void))decider_grow, METH_FASTCALL,
-     "grow(request_id, tokens, now)"},
-    {"release", (PyCFunction)(void (*)(void))decider_release, METH_FASTCALL,
-     "release(request_id, served, now) -> booking | None"},
-    {"free", (PyCFunction)(void (*)(void))decider_free, METH_FASTCALL,
-     "free(placed, served, now) -> booking | None"},
-    {"prefilled_s", (PyCFunction)decider_prefilled_s, METH_O,
-     "Return when the prefill of a released booking is taken to have ended."},
-    {NULL, NULL, 0, NULL},
-};
+METHODS(decider_methods,
+    METHOD_O("follow", decider_follow),
+    METHOD_O("resize", decider_resize),
+    METHOD_O("publish_to", decider_publish_to),
+    METHOD_FASTCALL("decide", decider_decide),
+    METHOD_FASTCALL("choose", decider_choose),
+    METHOD_O("listen", decider_listen),
+    {"log", (PyCFunction)decider_log, METH_VARARGS, NULL},
+    METHOD_FASTCALL("runners_up", decider_runners_up),
+    METHOD_FASTCALL("seen", decider_seen),
+    METHOD_FASTCALL("finish", decider_finish),
+    METHOD_FASTCALL("book", decider_book),
+    METHOD_FASTCALL("enter", decider_enter),
+    METHOD_FASTCALL("begin", decider_begin),
+    METHOD_FASTCALL("grow", decider_grow),
+    METHOD_FASTCALL("release", decider_release),
+    METHOD_FASTCALL("free", decider_free),
+    METHOD_O("prefilled_s", decider_prefilled_s))
 
 PyTypeObject decider_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Decider",
-    .tp_doc = "Decides a request in one call.",
-    .tp_basicsize = sizeof(Decider),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = decider_new,
-    .tp_dealloc = (destructor)decider_dealloc,
-    .tp_traverse = (traverseproc)decider_traverse,
+    GC_TYPE("Decider", Decider, decider),
     .tp_clear = (inquiry)decider_clear,
-    .tp_members = decider_members,
-    .tp_methods = decider_methods,
+    .tp_members = decider_members, .tp_methods = decider_methods,
 };
 
-static void placed_dealloc(Placed *self) {
-    Py_XDECREF(self->record);
-    Py_XDECREF(self->booking);
-    Py_XDECREF(self->request_id);
-    Py_XDECREF(self->model);
-    Py_XDECREF(self->hashes);
-    Py_XDECREF(self->inputs);
-    PyObject_Free(self);
-}
+DEALLOC(Placed, placed, record, booking, request_id, model, hashes, inputs)
 
-static PyObject *placed_families(Placed *self, void *closure) {
-    (void)closure;
-    PyObject *made = PyTuple_New(self->forecast.families);
-    for (int i = 0; made != NULL && i < self->forecast.families; i++) {
-        PyObject *one = Py_BuildValue("LK", self->forecast.family[i].tokens,
-                                      (unsigned long long)self->forecast.family[i].key);
-        if (one == NULL) {
-            Py_CLEAR(made);
-        } else {
-            PyTuple_SET_ITEM(made, i, one);
-        }
-    }
-    return made;
-}
+GETTER(Placed, placed_families, forecast_families(&self->forecast))
 
-static PyMemberDef placed_members[] = {
-    {"record", T_OBJECT, offsetof(Placed, record), READONLY, "What the log keeps of it."},
-    {"booking", T_OBJECT, offsetof(Placed, booking), READONLY, "Live or not."},
-    {"request_id", T_OBJECT, offsetof(Placed, request_id), READONLY, "Of its booking."},
-    {"model", T_OBJECT, offsetof(Placed, model), READONLY, "The model's name."},
-    {"hashes", T_OBJECT, offsetof(Placed, hashes), READONLY, "None after the first token."},
-    {"prompt_tokens", T_LONGLONG, offsetof(Placed, prompt_tokens), READONLY, NULL},
-    {"expected_output_tokens", T_LONGLONG, offsetof(Placed, expected_output_tokens), READONLY, NULL},
-    {"choices", T_LONGLONG, offsetof(Placed, choices), READONLY, NULL},
-    {"event_tokens", T_LONGLONG, offsetof(Placed, event_tokens), 0, NULL},
-    {"streams", T_BOOL, offsetof(Placed, streams), READONLY, NULL},
-    {"waiting", T_BOOL, offsetof(Placed, waiting), READONLY, "No token was seen."},
-    {"inputs", T_OBJECT, offsetof(Placed, inputs), READONLY, "What was asked beside its prompt."},
-    {"unseen_s", T_DOUBLE, offsetof(Placed, unseen_s), READONLY, NULL},
-    {"sent_s", T_DOUBLE, offsetof(Placed, sent_s), READONLY, "NaN: not recorded yet."},
-    {"approximate", T_BOOL, offsetof(Placed, approximate), READONLY, "No event confirms its hashes."},
-    {"prefilled", T_BOOL, offsetof(Placed, prefilled), READONLY, "Computed elsewhere."},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(placed_members,
+    FIELDS(Placed, T_OBJECT, READONLY, record, booking, request_id, model, hashes, inputs)
+    FIELDS(Placed, T_LONGLONG, READONLY, prompt_tokens, expected_output_tokens, choices)
+    FIELDS(Placed, T_LONGLONG, 0, event_tokens)
+    FIELDS(Placed, T_BOOL, READONLY, streams, waiting, approximate, prefilled)
+    FIELDS(Placed, T_DOUBLE, READONLY, unseen_s, sent_s))
 
-static PyGetSetDef placed_getters[] = {
-    {"families", (getter)placed_families, NULL, "Of the prompt, the widest first.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+GETTERS(placed_getters,
+    {"families", (getter)placed_families, NULL, "Of the prompt, the widest first.", NULL})
 
 PyTypeObject placed_type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "kvmesh._native.Placed",
-    .tp_doc = "A request that was decided.",
-    .tp_basicsize = sizeof(Placed),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)placed_dealloc,
-    .tp_members = placed_members,
-    .tp_getset = placed_getters,
+    INNER_TYPE("Placed", Placed, placed),
+    .tp_members = placed_members, .tp_getset = placed_getters,
 };

@@ -57,9 +57,7 @@ static int begin_answer(Decider *self, Placed *placed, double now) {
     placed->waiting = 0;
     Py_CLEAR(placed->hashes); /* a stream may be long, and 100 KB of prompt have 50 KB of hashes */
     int first = booking == NULL ? 0 : begin(self, booking, now);
-    if (first < 0) {
-        return -1;
-    }
+    TRY(first);
     ring_first_token(self->ring, placed->record, now);
     if (self->outbox != NULL) {
         outbox_first_token(self->outbox, placed->request_id);
@@ -69,9 +67,7 @@ static int begin_answer(Decider *self, Placed *placed, double now) {
         return learned < 0 ? -1 : 0;
     }
     WorkerSpeed *known = speeds_worker(self->speeds, booking->worker);
-    if (known == NULL) {
-        return -1;
-    }
+    NEED(known);
     speeds_first_token(self->speeds, known, booking->service_tokens, booking->service_s, now);
     return 0;
 }
@@ -79,9 +75,7 @@ static int begin_answer(Decider *self, Placed *placed, double now) {
 /* Take so many tokens of an answer. */
 static int grow_answer(Decider *self, Booking *booking, long long tokens, double now) {
     WorkerSpeed *known = speeds_worker(self->speeds, booking->worker);
-    if (known == NULL) {
-        return -1;
-    }
+    NEED(known);
     if (!booking->prefilling) {
         speeds_output(self->speeds, known, tokens - booking->output_tokens, now - booking->output_s);
     }
@@ -90,30 +84,22 @@ static int grow_answer(Decider *self, Booking *booking, long long tokens, double
 }
 
 static Placed *read_placed(const Decider *self, PyObject *given, PyObject *when, double *now) {
-    if (self->ring == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "the decider has no log yet");
-        return NULL;
-    }
+    REFUSE_OR_NULL(self->ring == NULL, PyExc_RuntimeError, "the decider has no log yet");
     *now = 0.0;
-    if (!Py_IS_TYPE(given, &placed_type)) {
-        PyErr_Format(PyExc_TypeError, "a Placed, not %.100s", Py_TYPE(given)->tp_name);
-        return NULL;
-    }
+    REFUSE_OR_NULL(!Py_IS_TYPE(given, &placed_type), PyExc_TypeError, "a Placed, not %.100s",
+                   Py_TYPE(given)->tp_name);
     *now = PyFloat_AsDouble(when);
     return PyErr_Occurred() ? NULL : (Placed *)given;
 }
 
 /* seen(placed, tokens, now) -> whether it was the first */
-PyObject *decider_seen(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *decider_seen(Decider *self, ARGUMENTS) {
     double now = 0.0;
-    if (nargs != 3) {
-        return PyErr_Format(PyExc_TypeError, "seen takes 3 arguments, not %zd", nargs);
-    }
+    REFUSE_OR_NULL(nargs != 3, PyExc_TypeError, "seen takes 3 arguments, not %zd", nargs);
     Placed *placed = read_placed(self, args[0], args[2], &now);
     long long tokens;
-    if (placed == NULL || read_amount(args[1], &tokens) < 0) {
-        return NULL;
-    }
+    NEED_OR_NULL(placed);
+    TRY_OR_NULL(read_amount(args[1], &tokens));
     int first = placed->waiting;
     if (first && begin_answer(self, placed, now) < 0) {
         return NULL;
@@ -136,9 +122,7 @@ static int prefilled_s(Decider *self, const Booking *booking, double *when) {
     }
     const WorkerSpeed *known = speeds_worker(self->speeds, booking->worker);
     const Loads *loads = known == NULL ? NULL : sequences_loads(self->sequences, booking->worker);
-    if (loads == NULL) {
-        return -1;
-    }
+    NEED(loads);
     double began_s = booking->booked_s > loads->progress_s ? booking->booked_s : loads->progress_s;
     double ms_per_token = speeds_ms_per_token(self->speeds, known);
     *when = began_s + OVERDUE * ms_per_token / 1000.0 * (double)booking->uncached_tokens;
@@ -153,21 +137,15 @@ static int release(Decider *self, Booking *booking, int served, double now) {
     if (live < 1) {
         return live;
     }
-    if (served && believe_served(self, booking->worker, booking->hashes, now) < 0) {
-        return -1;
-    }
+    TRY_IF(served, believe_served(self, booking->worker, booking->hashes, now));
     if (PyDict_GET_SIZE(self->late_waiting)) {
         PyObject *ended = PyObject_CallMethod(self->late, "end", "Odi", booking, now, served);
         Py_XDECREF(ended);
-        if (ended == NULL) {
-            return -1;
-        }
+        NEED(ended);
     }
     if (served && !(booking->prefilling && booking->streams)) {
         WorkerSpeed *known = speeds_worker(self->speeds, booking->worker);
-        if (known == NULL) {
-            return -1;
-        }
+        NEED(known);
         speeds_finished(self->speeds, known, now - booking->booked_s, booking->output_tokens);
     }
     return 1;
@@ -178,15 +156,10 @@ static int release(Decider *self, Booking *booking, int served, double now) {
  */
 static Booking *read_booking(Decider *self, PyObject *const *args, Py_ssize_t nargs, Py_ssize_t count,
                              double *now) {
-    if (nargs != count || !PyUnicode_Check(args[0])) {
-        PyErr_Format(PyExc_TypeError, "%zd arguments, the first a request's name, not %zd", count,
-                     nargs);
-        return NULL;
-    }
+    REFUSE_OR_NULL(nargs != count || !PyUnicode_Check(args[0]), PyExc_TypeError,
+                   "%zd arguments, the first a request's name, not %zd", count, nargs);
     *now = PyFloat_AsDouble(args[count - 1]);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
+    TRY_OR_NULL(no_error());
     return (Booking *)Py_XNewRef((PyObject *)sequences_find(self->sequences, args[0]));
 }
 
@@ -195,7 +168,7 @@ static PyObject *none_unless_failed(void) {
 }
 
 /* begin(request_id, now) -> the booking, if it is its first token; its time is not learned from */
-PyObject *decider_begin(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *decider_begin(Decider *self, ARGUMENTS) {
     double now;
     Booking *booking = read_booking(self, args, nargs, 2, &now);
     if (booking != NULL && begin(self, booking, now) < 1) {
@@ -205,7 +178,7 @@ PyObject *decider_begin(Decider *self, PyObject *const *args, Py_ssize_t nargs) 
 }
 
 /* grow(request_id, tokens, now) */
-PyObject *decider_grow(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *decider_grow(Decider *self, ARGUMENTS) {
     double now;
     long long tokens;
     Booking *booking = read_booking(self, args, nargs, 3, &now);
@@ -217,7 +190,7 @@ PyObject *decider_grow(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
 }
 
 /* release(request_id, served, now) -> the booking, None: it was not live */
-PyObject *decider_release(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *decider_release(Decider *self, ARGUMENTS) {
     double now;
     Booking *booking = read_booking(self, args, nargs, 3, &now);
     int served = booking == NULL ? 0 : PyObject_IsTrue(args[1]);
@@ -229,9 +202,8 @@ PyObject *decider_release(Decider *self, PyObject *const *args, Py_ssize_t nargs
 
 PyObject *decider_prefilled_s(Decider *self, PyObject *given) {
     double when;
-    if (!Py_IS_TYPE(given, &booking_type)) {
-        return PyErr_Format(PyExc_TypeError, "a Booking, not %.100s", Py_TYPE(given)->tp_name);
-    }
+    REFUSE_OR_NULL(!Py_IS_TYPE(given, &booking_type), PyExc_TypeError, "a Booking, not %.100s",
+                   Py_TYPE(given)->tp_name);
     return prefilled_s(self, (Booking *)given, &when) < 0 ? NULL : PyFloat_FromDouble(when);
 }
 
@@ -245,9 +217,7 @@ static int release_placed(Decider *self, Placed *placed, int served, double now)
     placed->record->output_tokens = booking->output_tokens;
     if (!booking->streams) {
         double since_s;
-        if (prefilled_s(self, booking, &since_s) < 0) {
-            return -1;
-        }
+        TRY(prefilled_s(self, booking, &since_s));
         placed->unseen_s = now - since_s;
     }
     return 1;
@@ -257,9 +227,7 @@ static int release_placed(Decider *self, Placed *placed, int served, double now)
 static int learn_pace(Decider *self, const Placed *placed, long long tokens, double now) {
     const Record *record = placed->record;
     WorkerSpeed *known = speeds_worker(self->speeds, record->worker);
-    if (known == NULL) {
-        return -1;
-    }
+    NEED(known);
     if (!placed->streams) {
         if (tokens && placed->unseen_s > 0.0) {
             speeds_output(self->speeds, known, tokens, placed->unseen_s);
@@ -278,23 +246,17 @@ static int learn(Decider *self, Placed *placed, double now) {
     if (!tokens) {
         return 0;
     }
-    if (lengths_learn(self->lengths, &placed->forecast, tokens) < 0) {
-        return -1;
-    }
+    TRY(lengths_learn(self->lengths, &placed->forecast, tokens));
     return learn_pace(self, placed, tokens, now);
 }
 
 /* free(placed, served, now) -> its booking, None: it was not live */
-PyObject *decider_free(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *decider_free(Decider *self, ARGUMENTS) {
     double now = 0.0;
-    if (nargs != 3) {
-        return PyErr_Format(PyExc_TypeError, "free takes 3 arguments, not %zd", nargs);
-    }
+    REFUSE_OR_NULL(nargs != 3, PyExc_TypeError, "free takes 3 arguments, not %zd", nargs);
     Placed *placed = read_placed(self, args[0], args[2], &now);
     int served = placed == NULL ? -1 : PyObject_IsTrue(args[1]);
-    if (served < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(served);
     int live = placed->booking != NULL && placed->booking->loads != NULL;
     if (live && release_placed(self, placed, served, now) < 0) {
         return NULL;
@@ -305,27 +267,19 @@ PyObject *decider_free(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
 /* finish(placed, served, state, status, usage, now) -> the booking of what was `served`, else None; and
  * whether nothing speaks against the worker
  */
-PyObject *decider_finish(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *decider_finish(Decider *self, ARGUMENTS) {
     double now = 0.0;
-    if (nargs != 6) {
-        return PyErr_Format(PyExc_TypeError, "finish takes 6 arguments, not %zd", nargs);
-    }
+    REFUSE_OR_NULL(nargs != 6, PyExc_TypeError, "finish takes 6 arguments, not %zd", nargs);
     Placed *placed = read_placed(self, args[0], args[5], &now);
     int served = placed == NULL ? 0 : PyObject_IsTrue(args[1]);
     int state = PyErr_Occurred() ? -1 : state_from(args[2]);
     int status = state < 0 ? 0 : (int)PyLong_AsLong(args[3]);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
+    TRY_OR_NULL(no_error());
     Record *record = placed->record;
     Booking *booking = placed->booking;
-    if (record->state != OPEN) {
-        return PyErr_Format(PyExc_RuntimeError, "request %.100U has ended before",
-                            placed->request_id);
-    }
-    if (record_report(record, args[4]) < 0) {
-        return NULL;
-    }
+    REFUSE_OR_NULL(record->state != OPEN, PyExc_RuntimeError, "request %.100U has ended before",
+                   placed->request_id);
+    TRY_OR_NULL(record_report(record, args[4]));
     if (served && self->outbox != NULL) {
         outbox_served(self->outbox, placed->request_id);
     }

@@ -2,54 +2,35 @@
 #include "base/shell.h"
 #include "decide/forecasts.h"
 
-/* Read a target, None for none. */
-static const char *read_target(PyObject *given, double *target) {
+/* Read a number, None: NaN; -1 with an error set. */
+static int read_target(PyObject *given, double *target) {
     *target = NAN;
-    return given != Py_None && read_double(given, target) < 0 ? "a float or None" : NULL;
+    return given == Py_None ? 0 : read_double(given, target);
 }
 
-static PyObject *forecasts_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    PyObject *ttft_ms, *tpot_ms, *coming, *own, *ttft_errors, *tpot_errors, *hopeless;
-    double waited_ms, slack, least, targets[2];
-    if (READ_NEW("Forecasts", "OOddd!!!!O",
-                 "ttft_ms tpot_ms waited_ms slack least coming own ttft_errors tpot_errors hopeless",
-                 &ttft_ms, &tpot_ms, &waited_ms, &slack, &least, &formula_type, &coming, &formula_type,
-                 &own, &time_errors_type, &ttft_errors, &time_errors_type, &tpot_errors,
-                 &hopeless) < 0) {
-        return NULL;
-    }
-    if (read_target(ttft_ms, targets) != NULL || read_target(tpot_ms, targets + 1) != NULL) {
-        return NULL;
-    }
-    if (((Formula *)coming)->weights || ((Formula *)own)->weights) {
-        return PyErr_Format(PyExc_ValueError, "times have no weights");
-    }
-    if (hopeless != Py_None && !PyExceptionClass_Check(hopeless)) {
-        return PyErr_Format(PyExc_TypeError, "hopeless is an exception or None, not %.100R", hopeless);
-    }
+static PyObject *forecasts_new(NEW_ARGUMENTS) {
+    PyObject *ttft_ms, *tpot_ms;
     Forecasts *self = (Forecasts *)type->tp_alloc(type, 0);
-    if (self != NULL) {
-        self->coming = (Formula *)Py_NewRef(coming);
-        self->own = (Formula *)Py_NewRef(own);
-        self->ttft_errors = (TimeErrors *)Py_NewRef(ttft_errors);
-        self->tpot_errors = (TimeErrors *)Py_NewRef(tpot_errors);
-        self->hopeless = Py_NewRef(hopeless);
-        self->ttft_ms = targets[0];
-        self->tpot_ms = targets[1];
-        self->waited_ms = waited_ms;
-        self->slack = slack;
-        self->least = least;
+    NEED_OR_NULL(self);
+    if (READ_NEW("Forecasts", "OOddd+!+!+!+!+O",
+                 "ttft_ms tpot_ms waited_ms slack least coming own ttft_errors tpot_errors hopeless",
+                 &ttft_ms, &tpot_ms, &self->waited_ms, &self->slack, &self->least, &formula_type,
+                 &self->coming, &formula_type, &self->own, &time_errors_type, &self->ttft_errors,
+                 &time_errors_type, &self->tpot_errors, &self->hopeless) < 0 ||
+        read_target(ttft_ms, &self->ttft_ms) < 0 || read_target(tpot_ms, &self->tpot_ms) < 0) {
+        Py_CLEAR(self);
+    } else if (self->coming->weights || self->own->weights) {
+        PyErr_SetString(PyExc_ValueError, "times have no weights");
+    } else if (self->hopeless != Py_None && !PyExceptionClass_Check(self->hopeless)) {
+        PyErr_Format(PyExc_TypeError, "hopeless is an exception or None, not %.100R",
+                     self->hopeless);
     }
-    return (PyObject *)self;
+    return made_or_null(self);
 }
 
 static void forecasts_dealloc(Forecasts *self) {
-    Py_XDECREF(self->coming);
-    Py_XDECREF(self->own);
-    Py_XDECREF(self->ttft_errors);
-    Py_XDECREF(self->tpot_errors);
-    Py_XDECREF(self->hopeless);
-    Py_XDECREF(self->workers);
+    XDECREF_ALL(self->coming, self->own, self->ttft_errors, self->tpot_errors, self->hopeless,
+                self->workers);
     PyMem_Free(self->found);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -74,15 +55,11 @@ static double chance_to_miss(const Forecasts *self, const Forecasted *at) {
 static int foretell(const Forecasts *self, const Asked *asked, WorkerState *const *states,
                     Py_ssize_t count, Forecasted *found) {
     double coming[CHUNK], own[CHUNK];
-    if (formula_costs(self->coming, asked, states, count, coming) < 0 ||
-        formula_costs(self->own, asked, states, count, own) < 0) {
-        return -1;
-    }
+    TRY(formula_costs(self->coming, asked, states, count, coming));
+    TRY(formula_costs(self->own, asked, states, count, own));
     for (Py_ssize_t i = 0; i < count; i++) {
         const WorkerSpeed *known = speeds_worker(asked->speeds, states[i]->worker);
-        if (known == NULL) {
-            return -1;
-        }
+        NEED(known);
         found[i].coming_ms = coming[i];
         found[i].own_ms = own[i];
         found[i].tpot_ms = speeds_ms_per_output_token(asked->speeds, known);
@@ -117,9 +94,7 @@ static int foretell_all(Forecasts *self, const Asked *asked, WorkerState *const 
 
 Py_ssize_t forecasts_in_time(Forecasts *self, const Asked *asked, WorkerState *const *states,
                              Py_ssize_t count, Py_ssize_t *places) {
-    if (foretell_all(self, asked, states, count) < 0) {
-        return -1;
-    }
+    TRY(foretell_all(self, asked, states, count));
     double best = self->found[0].chance;
     for (Py_ssize_t i = 1; i < count; i++) {
         best = self->found[i].chance < best ? self->found[i].chance : best;
@@ -158,11 +133,7 @@ static PyObject *forecasts_all(Forecasts *self, PyObject *ignored) {
     PyObject *all = PyTuple_New(count);
     for (Py_ssize_t i = 0; all != NULL && i < count; i++) {
         PyObject *one = forecast_tuple(self, i);
-        if (one == NULL) {
-            Py_CLEAR(all);
-        } else {
-            PyTuple_SET_ITEM(all, i, one);
-        }
+        set_made(&all, i, one);
     }
     return all;
 }
@@ -180,11 +151,9 @@ static PyObject *forecasts_at(Forecasts *self, PyObject *worker) {
     return found == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : found;
 }
 
-static PyMethodDef forecasts_methods[] = {
+METHODS(forecasts_methods,
     METHOD_NOARGS("all", forecasts_all),
-    METHOD_O("at", forecasts_at),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("at", forecasts_at))
 
 PyTypeObject forecasts_type = {
     TYPE("Forecasts", Forecasts, forecasts),

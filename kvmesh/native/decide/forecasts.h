@@ -1,6 +1,5 @@
 /* What is to be expected of a request with targets: core.routing.slo. */
-#ifndef KVMESH_FORECASTS_H
-#define KVMESH_FORECASTS_H
+#pragma once
 
 #include "decide/costs.h"
 
@@ -38,5 +37,3 @@ extern PyTypeObject time_errors_type, forecasts_type;
  */
 Py_ssize_t forecasts_in_time(Forecasts *self, const Asked *asked, WorkerState *const *states,
                              Py_ssize_t count, Py_ssize_t *places);
-
-#endif

@@ -47,25 +47,19 @@ static int read_step(PyObject *from, Kept *kept, Step *step) {
     }
     if (PyLong_Check(from)) {
         long place = PyLong_AsLong(from);
-        if (place < 0 || place >= MOST_WEIGHTS) {
-            return set_error(PyExc_ValueError, "there is no weight %R", from);
-        }
+        REFUSE(place < 0 || place >= MOST_WEIGHTS, PyExc_ValueError, "there is no weight %R", from);
         *step = (Step){.operation = 'w', .place = (int)place};
         return 0;
     }
     const char *name = PyUnicode_AsUTF8(from);
-    if (name == NULL) {
-        return -1;
-    }
+    NEED(name);
     if (name[0] == '=' && kept->count < KEPT) {
         *step = (Step){.operation = '=', .place = kept->count};
         kept->names[kept->count++] = name + 1;
         return 0;
     }
     *step = named_step(name, kept);
-    if (!step->operation) {
-        return set_error(PyExc_ValueError, "the compiled core has no term %R", from);
-    }
+    REFUSE(!step->operation, PyExc_ValueError, "the compiled core has no term %R", from);
     return 0;
 }
 
@@ -79,24 +73,17 @@ int read_program(Formula *self, PyObject *from, Program *program) {
     Kept kept = {.count = 0};
     program->count = PyTuple_GET_SIZE(from);
     program->steps = PyMem_Calloc((size_t)program->count + 1, sizeof *program->steps);
-    if (program->steps == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(program->steps);
     for (Py_ssize_t i = 0; i < program->count; i++) {
         Step *step = program->steps + i;
-        if (read_step(PyTuple_GET_ITEM(from, i), &kept, step) < 0) {
-            return -1;
-        }
+        TRY(read_step(PyTuple_GET_ITEM(from, i), &kept, step));
         if (step->operation == 'w' && step->place >= self->weights) {
             self->weights = step->place + 1;
         }
         depth += growth(step);
-        if (depth < 1 || depth > DEPTH) {
-            return set_error(PyExc_ValueError, "a formula holds 1 to %d numbers at a time", DEPTH);
-        }
+        REFUSE(depth < 1 || depth > DEPTH, PyExc_ValueError,
+               "a formula holds 1 to %d numbers at a time", DEPTH);
     }
-    if (depth != 1) {
-        return set_error(PyExc_ValueError, "a formula leaves one number, not %d", depth);
-    }
+    REFUSE(depth != 1, PyExc_ValueError, "a formula leaves one number, not %d", depth);
     return 0;
 }

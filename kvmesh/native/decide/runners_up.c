@@ -32,15 +32,12 @@ static Py_ssize_t next_of(const Decider *self, Py_ssize_t count, const Py_ssize_
     return best;
 }
 
-PyObject *decider_runners_up(Decider *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *decider_runners_up(Decider *self, ARGUMENTS) {
     Py_ssize_t most = nargs == 2 ? PyLong_AsSsize_t(args[1]) : -1;
-    if (most == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
-    if (nargs != 2 || most < 0 || most > MOST_RUNNERS || !PyTuple_CheckExact(args[0])) {
-        return PyErr_Format(PyExc_TypeError, "runners_up takes a tuple of states, and a number <= %d",
-                            MOST_RUNNERS);
-    }
+    RETURN_IF(most == -1 && PyErr_Occurred(), NULL);
+    REFUSE_OR_NULL(nargs != 2 || most < 0 || most > MOST_RUNNERS || !PyTuple_CheckExact(args[0]),
+                   PyExc_TypeError, "runners_up takes a tuple of states, and a number <= %d",
+                   MOST_RUNNERS);
     if (self->busy || !is_priced(self, args[0])) {
         Py_RETURN_NONE;
     }

@@ -9,7 +9,8 @@ static uint64_t questions;
 
 uint64_t next_question(void) { return ++questions; }
 
-long long load_tokens_of(const Asked *asked, const WorkerState *state) {
+/* Return the prompt tokens that could be computed while a worker loads the adapter. */
+static long long load_tokens_of(const Asked *asked, const WorkerState *state) {
     double rate = rate_of(asked, state);
     if (!prepares(asked, state) || !(rate > 0.0)) {
         return 0;

@@ -31,10 +31,8 @@ double chance_above(const TimeErrors *self, double predicted_ms, double limit_ms
     return 1.0 / (1.0 + exp(MOST_EXPONENT < exponent ? MOST_EXPONENT : exponent));
 }
 
-static PyObject *time_errors_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    if (READ_NEW("TimeErrors", "", "") < 0) {
-        return NULL;
-    }
+static PyObject *time_errors_new(NEW_ARGUMENTS) {
+    TRY_OR_NULL(READ_NEW("TimeErrors", "", ""));
     TimeErrors *self = (TimeErrors *)type->tp_alloc(type, 0);
     if (self != NULL) {
         double spread = log(PRIOR_RATIO);
@@ -47,11 +45,9 @@ static PyObject *time_errors_new(PyTypeObject *type, PyObject *args, PyObject *k
 
 static void time_errors_dealloc(TimeErrors *self) { Py_TYPE(self)->tp_free((PyObject *)self); }
 
-static PyObject *time_errors_learn(TimeErrors *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *time_errors_learn(TimeErrors *self, ARGUMENTS) {
     double predicted_ms, actual_ms;
-    if (READ_PLACED("learn", "dd", "predicted_ms actual_ms", &predicted_ms, &actual_ms) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("learn", "dd", "predicted_ms actual_ms", &predicted_ms, &actual_ms));
     if (!isfinite(predicted_ms) || !isfinite(actual_ms)) {
         Py_RETURN_NONE;
     }
@@ -66,19 +62,16 @@ static PyObject *time_errors_learn(TimeErrors *self, PyObject *const *args, Py_s
     Py_RETURN_NONE;
 }
 
-static PyObject *time_errors_chance_above(TimeErrors *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *time_errors_chance_above(TimeErrors *self, ARGUMENTS) {
     double predicted_ms, limit_ms;
-    if (READ_PLACED("chance_above", "dd", "predicted_ms limit_ms", &predicted_ms, &limit_ms) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("chance_above", "dd", "predicted_ms limit_ms", &predicted_ms,
+                            &limit_ms));
     return PyFloat_FromDouble(chance_above(self, predicted_ms, limit_ms));
 }
 
-static PyObject *time_errors_longest(TimeErrors *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *time_errors_longest(TimeErrors *self, ARGUMENTS) {
     double limit_ms, chance;
-    if (READ_PLACED("longest", "dd", "limit_ms chance", &limit_ms, &chance) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("longest", "dd", "limit_ms chance", &limit_ms, &chance));
     chance = chance > LEAST_CHANCE ? chance : LEAST_CHANCE;
     chance = MOST_CHANCE < chance ? MOST_CHANCE : chance;
     double distance = self->mean + scale_of(self) * log(chance / (1.0 - chance));
@@ -95,27 +88,19 @@ static PyObject *time_errors_spread(TimeErrors *self, void *closure) {
     return PyFloat_FromDouble(spread_of(self));
 }
 
-static PyMethodDef time_errors_methods[] = {
+METHODS(time_errors_methods,
     METHOD_FASTCALL("learn", time_errors_learn),
     METHOD_FASTCALL("chance_above", time_errors_chance_above),
-    METHOD_FASTCALL("longest", time_errors_longest),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_FASTCALL("longest", time_errors_longest))
 
-static PyMemberDef time_errors_members[] = {
-    {"samples", T_DOUBLE, offsetof(TimeErrors, samples), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(time_errors_members, FIELDS(TimeErrors, T_DOUBLE, READONLY, samples))
 
-static PyGetSetDef time_errors_getters[] = {
+GETTERS(time_errors_getters,
     {"bias", (getter)time_errors_bias, NULL, NULL, NULL},
-    {"spread", (getter)time_errors_spread, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+    {"spread", (getter)time_errors_spread, NULL, NULL, NULL})
 
 PyTypeObject time_errors_type = {
     TYPE("TimeErrors", TimeErrors, time_errors),
+    .tp_members = time_errors_members, .tp_getset = time_errors_getters,
     .tp_methods = time_errors_methods,
-    .tp_members = time_errors_members,
-    .tp_getset = time_errors_getters,
 };

@@ -14,12 +14,6 @@ typedef struct {
     uint64_t parent; /* before the run */
 } Runs;
 
-static int append_new(PyObject *events, PyObject *event) {
-    int failed = event == NULL || PyList_Append(events, event) < 0;
-    Py_XDECREF(event);
-    return failed ? -1 : 0;
-}
-
 static PyObject *packed(const uint64_t *hashes, Py_ssize_t count) {
     return PyBytes_FromStringAndSize((const char *)hashes, count * HASH_BYTES);
 }
@@ -36,39 +30,32 @@ static int runs_flush(Runs *self) {
     PyObject *event = tier == NULL ? NULL : PyObject_Vectorcall(self->types->stored, parts, 3, NULL);
     XDECREF_ALL(parent, hashes, tier);
     run->count = 0;
-    return append_new(self->events, event);
+    return list_add(self->events, event);
 }
 
 static int runs_add(Runs *self, uint64_t parent, uint64_t block) {
     Blocks *run = &self->contents->run;
     int joins = run->count && run->items[run->count - 1] == parent && run->count < self->contents->max_run;
     if (!joins) {
-        if (runs_flush(self) < 0) {
-            return -1;
-        }
+        TRY(runs_flush(self));
         self->parent = parent;
     }
-    if (blocks_reserve(run, 1) < 0) {
-        return -1;
-    }
+    TRY(blocks_reserve(run, 1));
     run->items[run->count++] = block;
     return 0;
 }
 
 static int set_closure(Tier *tier, uint32_t node, uint32_t closure) {
     uint32_t *state = column_make(&tier->states, node);
-    if (state == NULL) {
-        return -1;
-    }
+    NEED(state);
     *state = (*state & COUNT_MASK) | closure << COUNT_BITS;
     return 0;
 }
 
 static int hide(Tier *tier, uint32_t node) {
     uint32_t newest = tier->newest;
-    if (links_make(&tier->hidden, node, newest, NO_LINK) < 0 || set_closure(tier, node, HIDDEN) < 0) {
-        return -1;
-    }
+    TRY(links_make(&tier->hidden, node, newest, NO_LINK));
+    TRY(set_closure(tier, node, HIDDEN));
     if (newest == NO_LINK) {
         tier->oldest = node;
     } else {
@@ -95,9 +82,7 @@ static int unhide(Tier *tier, uint32_t node, uint32_t closure) {
 /* Forget the oldest hidden nodes beyond the bound. */
 static int forget(const Contents *self, Tier *tier) {
     while (tier->hidden_count > self->max_hidden) {
-        if (unhide(tier, tier->oldest, NOT_CLOSED) < 0) {
-            return -1;
-        }
+        TRY(unhide(tier, tier->oldest, NOT_CLOSED));
         tier->held--;
         tier->forgotten++;
     }
@@ -121,9 +106,7 @@ static int sort_nodes(const Contents *self, U32s *nodes, Py_ssize_t first) {
         return 0;
     }
     Child *children = PyMem_RawMalloc(count * sizeof *children);
-    if (children == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(children);
     for (size_t at = 0; at < count; at++) {
         uint32_t node = nodes->items[first + (Py_ssize_t)at];
         children[at] = (Child){contents_hash(self, node), node};
@@ -137,9 +120,7 @@ static int sort_nodes(const Contents *self, U32s *nodes, Py_ssize_t first) {
 }
 
 static int push(U32s *nodes, uint32_t node) {
-    if (u32s_reserve(nodes, 1) < 0) {
-        return -1;
-    }
+    TRY(u32s_reserve(nodes, 1));
     nodes->items[nodes->count++] = node;
     return 0;
 }
@@ -149,9 +130,7 @@ static int push_children(Contents *self, const Tier *tier, uint32_t node) {
     Py_ssize_t first = self->stack.count;
     uint32_t child = keyed_at(&self->nodes, node)->two;
     while (child != NO_LINK) {
-        if (tier_closure(tier, child) != NOT_CLOSED && push(&self->stack, child) < 0) {
-            return -1;
-        }
+        TRY_IF(tier_closure(tier, child) != NOT_CLOSED, push(&self->stack, child));
         const Link *link = links_find(&self->siblings, child);
         child = link == NULL ? NO_LINK : link->behind;
     }
@@ -181,14 +160,11 @@ static int reveal(Runs *runs, Tier *tier, uint32_t node) {
     if (keyed_at(&self->nodes, node)->two == NO_LINK) {
         return 0;
     }
-    if (find_descendants(self, tier, node) < 0) {
-        return -1;
-    }
+    TRY(find_descendants(self, tier, node));
     for (Py_ssize_t at = 0; at < self->found.count; at++) {
         uint32_t one = self->found.items[at];
-        if (unhide(tier, one, VISIBLE) < 0 || add_step(runs, one) < 0) {
-            return -1;
-        }
+        TRY(unhide(tier, one, VISIBLE));
+        TRY(add_step(runs, one));
     }
     return 0;
 }
@@ -200,9 +176,8 @@ static int hold(Runs *runs, Tier *tier, uint32_t node) {
     if (parent != FIRST_BLOCKS && (parent == node || tier_closure(tier, parent) != VISIBLE)) {
         return hide(tier, node);
     }
-    if (set_closure(tier, node, VISIBLE) < 0 || add_step(runs, node) < 0) {
-        return -1;
-    }
+    TRY(set_closure(tier, node, VISIBLE));
+    TRY(add_step(runs, node));
     return reveal(runs, tier, node);
 }
 
@@ -216,9 +191,7 @@ static int hold_changed(Runs *runs, Tier *tier) {
         if (at > 0 && !joins && (forget(self, tier) < 0 || runs_flush(runs) < 0)) {
             return -1;
         }
-        if (hold(runs, tier, node) < 0) {
-            return -1;
-        }
+        TRY(hold(runs, tier, node));
     }
     return forget(self, tier) < 0 || runs_flush(runs) < 0 ? -1 : 0;
 }
@@ -231,18 +204,14 @@ int contents_held(Contents *self, const EventTypes *types, PyObject *events) {
         }
         Runs runs = {self, types, events, tier->number, ROOT_HASH};
         tier->seen = 1;
-        if (hold_changed(&runs, tier) < 0) {
-            return -1;
-        }
+        TRY(hold_changed(&runs, tier));
         tier->changed.count = 0;
     }
     return 0;
 }
 
 static int gone(Contents *self, uint32_t node) {
-    if (blocks_reserve(&self->run, 1) < 0) {
-        return -1;
-    }
+    TRY(blocks_reserve(&self->run, 1));
     self->run.items[self->run.count++] = contents_hash(self, node);
     return 0;
 }
@@ -252,14 +221,11 @@ static int hide_descendants(Contents *self, Tier *tier, uint32_t node) {
     if (keyed_at(&self->nodes, node)->two == NO_LINK) {
         return 0;
     }
-    if (find_descendants(self, tier, node) < 0) {
-        return -1;
-    }
+    TRY(find_descendants(self, tier, node));
     for (Py_ssize_t at = self->found.count; at-- > 0;) {
         uint32_t one = self->found.items[at];
-        if (hide(tier, one) < 0 || gone(self, one) < 0) {
-            return -1;
-        }
+        TRY(hide(tier, one));
+        TRY(gone(self, one));
     }
     return 0;
 }
@@ -273,9 +239,8 @@ static int drop(Contents *self, Tier *tier, uint32_t node) {
     if (closure == HIDDEN) {
         return unhide(tier, node, NOT_CLOSED);
     }
-    if (hide_descendants(self, tier, node) < 0 || gone(self, node) < 0) {
-        return -1;
-    }
+    TRY(hide_descendants(self, tier, node));
+    TRY(gone(self, node));
     return set_closure(tier, node, NOT_CLOSED);
 }
 
@@ -288,9 +253,7 @@ static int push_removed(Contents *self, const EventTypes *types, int number, PyO
         PyObject *parts[] = {hashes, tier};
         PyObject *event = tier == NULL ? NULL : PyObject_Vectorcall(types->removed, parts, 2, NULL);
         XDECREF_ALL(hashes, tier);
-        if (append_new(events, event) < 0) {
-            return -1;
-        }
+        TRY(list_add(events, event));
     }
     run->count = 0;
     return 0;
@@ -329,13 +292,10 @@ int contents_dropped(Contents *self, const EventTypes *types, PyObject *events) 
         }
         tier->seen = 1;
         for (Py_ssize_t one = 0; one < tier->changed.count; one++) {
-            if (drop(self, tier, tier->changed.items[one]) < 0) {
-                return -1;
-            }
+            TRY(drop(self, tier, tier->changed.items[one]));
         }
-        if (forget(self, tier) < 0 || push_removed(self, types, tier->number, events) < 0) {
-            return -1;
-        }
+        TRY(forget(self, tier));
+        TRY(push_removed(self, types, tier->number, events));
     }
     U32s *last = &self->tiers[self->tier_count - 1].changed;
     for (Py_ssize_t one = 0; one < last->count; one++) {

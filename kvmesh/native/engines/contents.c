@@ -44,10 +44,8 @@ static int is_held(const Contents *self, uint32_t node) {
 }
 
 static int put_under(Contents *self, uint32_t node, uint32_t parent, uint64_t root) {
-    if (column_set(&self->roots, node, (uint32_t)root) < 0 ||
-        column_set(&self->high_roots, node, (uint32_t)(root >> 32)) < 0) {
-        return -1;
-    }
+    TRY(column_set(&self->roots, node, (uint32_t)root));
+    TRY(column_set(&self->high_roots, node, (uint32_t)(root >> 32)));
     keyed_at(&self->nodes, node)->one = parent;
     return parent == FIRST_BLOCKS
                ? 0
@@ -77,9 +75,7 @@ uint32_t contents_node(Contents *self, uint64_t hash, uint32_t parent, uint64_t 
 }
 
 static int note(Tier *tier, uint32_t node) {
-    if (u32s_reserve(&tier->changed, 1) < 0) {
-        return -1;
-    }
+    TRY(u32s_reserve(&tier->changed, 1));
     tier->changed.items[tier->changed.count++] = node;
     return 0;
 }
@@ -109,9 +105,7 @@ int contents_remove(Contents *Py_UNUSED(self), Tier *tier, uint32_t node) {
 static int copy_hidden(Tier *to, const Tier *from) {
     for (uint32_t node = from->oldest; node != NO_LINK;) {
         const Link *link = links_find(&from->hidden, node);
-        if (links_make(&to->hidden, node, link->before, link->behind) < 0) {
-            return -1;
-        }
+        TRY(links_make(&to->hidden, node, link->before, link->behind));
         node = link->behind;
     }
     to->oldest = from->oldest;
@@ -135,15 +129,12 @@ Tier *contents_tier(Contents *self, int number, const EventTypes *types, PyObjec
     if (at < self->tier_count && self->tiers[at].number == number) {
         return self->tiers + at;
     }
-    if (self->tier_count == MOST_TIERS) {
-        PyErr_Format(PyExc_ValueError, "an engine has at most %d tiers", MOST_TIERS);
-        return NULL;
-    }
+    REFUSE_OR_NULL(self->tier_count == MOST_TIERS, PyExc_ValueError,
+                   "an engine has at most %d tiers", MOST_TIERS);
     Tier *tier = insert_tier(self, at, number);
     const Tier *nearer = tier - 1;
-    if (column_copy(&tier->states, &nearer->states) < 0 || copy_hidden(tier, nearer) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(column_copy(&tier->states, &nearer->states));
+    TRY_OR_NULL(copy_hidden(tier, nearer));
     tier->seen = nearer->seen;
     tier->held = nearer->held;
     tier->hidden_count = nearer->hidden_count;

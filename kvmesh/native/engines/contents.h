@@ -5,8 +5,7 @@
  * as it has children. Children, and first blocks, are gone through by their hashes in rising order, as
  * there. 30 bytes a node with its place in the index, 4 more for each further tier and with roots.
  */
-#ifndef KVMESH_CONTENTS_H
-#define KVMESH_CONTENTS_H
+#pragma once
 
 #include "engines/engine_batch.h"
 #include "engines/keyed.h"
@@ -89,5 +88,3 @@ static inline uint64_t contents_root(const Contents *self, uint32_t node) {
 static inline uint32_t tier_closure(const Tier *tier, uint32_t node) {
     return column_get(&tier->states, node) >> COUNT_BITS;
 }
-
-#endif

@@ -73,9 +73,7 @@ static int more(const Reader *self, uint64_t bytes) { return (uint64_t)(self->en
 
 /* Read the number behind a head; 0 when the message ends before. */
 static int read_sized(Reader *self, int size, uint64_t *number) {
-    if (!more(self, (uint64_t)size)) {
-        return 0;
-    }
+    EXPECT(more(self, (uint64_t)size));
     *number = big_endian(self->at, size);
     self->at += size;
     return 1;
@@ -96,9 +94,7 @@ static int check_body(Reader *self, Value *value) {
 
 static int read_integer(Reader *self, Value *value, uint8_t head) {
     int size = 1 << (head & 3);
-    if (!read_sized(self, size, &value->number)) {
-        return 0;
-    }
+    EXPECT(read_sized(self, size, &value->number));
     uint64_t number = value->number;
     if (head < 0xD0) {
         value->what = UINT;
@@ -135,9 +131,7 @@ static int read_long_head(Reader *self, Value *value, uint8_t head) {
         return 0;
     }
     int size = kind == 0 ? 1 << (head - 0xC4) : kind == 1 ? 1 << (head - 0xD9) : head & 1 ? 4 : 2;
-    if (!read_sized(self, size, &value->number)) {
-        return 0;
-    }
+    EXPECT(read_sized(self, size, &value->number));
     value->what = kinds[kind];
     uint64_t below = size == 1 || (kind > 1 && size == 2) ? shorter[kind]
                    : size == 2 ? 255 : 65535;
@@ -205,9 +199,7 @@ static int skip(Reader *self, int depth, int *shortest) {
                 return 0;
             }
         }
-        if (!skip(self, depth + 1, shortest)) {
-            return 0;
-        }
+        EXPECT(skip(self, depth + 1, shortest));
     }
     return 1;
 }
@@ -220,9 +212,7 @@ static int skip_any(Reader *self) {
 /* Read a block hash: bytes count by their last eight. */
 static int read_hash(Reader *self, uint64_t *hash) {
     Value value;
-    if (!read_value(self, &value)) {
-        return 0;
-    }
+    EXPECT(read_value(self, &value));
     if (value.what == BYTES && value.number) {
         int size = value.number < 8 ? (int)value.number : 8;
         *hash = big_endian(value.at + value.number - size, size);
@@ -238,15 +228,11 @@ static int read_hashes(EngineBatch *batch, Reader *self, EngineEvent *event) {
     if (!read_value(self, &list) || list.what != ARRAY) {
         return 0;
     }
-    if (blocks_reserve(&batch->hashes, (Py_ssize_t)list.number) < 0) {
-        return -1;
-    }
+    TRY(blocks_reserve(&batch->hashes, (Py_ssize_t)list.number));
     event->hashes = (Py_ssize_t)list.number;
     uint64_t *hashes = batch->hashes.items + batch->hashes.count;
     for (uint64_t i = 0; i < list.number; i++) {
-        if (!read_hash(self, hashes + i)) {
-            return 0;
-        }
+        EXPECT(read_hash(self, hashes + i));
     }
     batch->hashes.count += event->hashes;
     return 1;
@@ -262,9 +248,7 @@ static inline int read_token(Reader *self, uint32_t *token) {
         self->at += 1 + size;
         return 1;
     }
-    if (!read_value(self, &value)) {
-        return 0;
-    }
+    EXPECT(read_value(self, &value));
     *token = (uint32_t)value.number;
     return value.what == UINT && value.number <= UINT32_MAX;
 }
@@ -276,9 +260,7 @@ static int read_pair(Reader *self, uint32_t *token) {
         return 0;
     }
     for (uint64_t i = 1; i < pair.number; i++) {
-        if (!skip_any(self)) {
-            return 0;
-        }
+        EXPECT(skip_any(self));
     }
     return 1;
 }
@@ -288,9 +270,7 @@ static int read_tokens(EngineBatch *batch, Reader *self, EngineEvent *event) {
     if (!read_value(self, &list) || list.what != ARRAY) {
         return 0;
     }
-    if (u32s_reserve(&batch->tokens, (Py_ssize_t)list.number) < 0) {
-        return -1;
-    }
+    TRY(u32s_reserve(&batch->tokens, (Py_ssize_t)list.number));
     event->tokens = (Py_ssize_t)list.number;
     uint32_t *tokens = batch->tokens.items + batch->tokens.count;
     uint8_t first = list.number ? *self->at : 0;
@@ -354,9 +334,7 @@ static int read_field(EngineBatch *batch, Reader *self, Found *found, int field)
         found->event.block_size = (long long)value.number;
         return 1;
     case GROUP:
-        if (!read_number(self, &value)) {
-            return 0;
-        }
+        EXPECT(read_number(self, &value));
         found->event.group = value.what == NIL ? 0 : (long long)value.number;
         return 1;
     case LORA_ID:
@@ -410,9 +388,7 @@ static int read_key(EngineBatch *batch, Reader *self, const Value *lora, Value *
     Reader start = *self;
     Value head, item;
     *extra = 0;
-    if (!read_value(self, &head)) {
-        return 0;
-    }
+    EXPECT(read_value(self, &head));
     if (head.what == NIL) {
         return 1;
     }
@@ -427,9 +403,7 @@ static int read_key(EngineBatch *batch, Reader *self, const Value *lora, Value *
     for (uint64_t i = 0; i < count; i++) {
         const uint8_t *began = self->at;
         Reader peeked = *self;
-        if (!read_value(&peeked, &item) || !skip(self, 0, &shortest)) {
-            return 0;
-        }
+        EXPECT(read_value(&peeked, &item) && skip(self, 0, &shortest));
         int text = item.what == TEXT;
         if (i == 0 && text && lora->what == TEXT && same_text(&item, lora)) {
             from[0] = to[0] = from[1] = to[1] = self->at;
@@ -460,9 +434,7 @@ static int reserve_bytes(EngineBatch *self, Py_ssize_t size) {
     if (size <= self->byte_room) {
         return 0;
     }
-    if (RAW_RESIZE(self->bytes, size) < 0) {
-        return -1;
-    }
+    TRY(RAW_RESIZE(self->bytes, size));
     self->byte_room = size;
     return 0;
 }
@@ -476,10 +448,8 @@ static int read_extras(EngineBatch *batch, Reader self, Found *found, const Valu
     if (!read_value(&self, &head) || head.what != ARRAY) {
         return 0;
     }
-    if (blocks_reserve(&batch->extras, event->hashes) < 0 ||
-        reserve_bytes(batch, self.end - self.at + 8) < 0) {
-        return -1;
-    }
+    TRY(blocks_reserve(&batch->extras, event->hashes));
+    TRY(reserve_bytes(batch, self.end - self.at + 8));
     uint64_t *extras = batch->extras.items + batch->extras.count, any = 0;
     if (head.number != (uint64_t)event->hashes) {
         const uint8_t *from = self.at;
@@ -493,9 +463,7 @@ static int read_extras(EngineBatch *batch, Reader self, Found *found, const Valu
         }
     } else {
         for (Py_ssize_t i = 0; i < event->hashes; i++) {
-            if (!read_key(batch, &self, lora, first && i == 0 ? salt : NULL, extras + i)) {
-                return 0;
-            }
+            EXPECT(read_key(batch, &self, lora, first && i == 0 ? salt : NULL, extras + i));
             any |= extras[i];
         }
     }
@@ -600,9 +568,7 @@ static int finish(EngineBatch *batch, const EngineNames *names, Found *found) {
         return 0;
     }
     int read = found->tag == TAG_STORED ? finish_stored(batch, names, found) : 1;
-    if (read > 0 && found->tag != TAG_CLEARED && find_tier(names, found, &event->tier) < 0) {
-        return -1;
-    }
+    TRY_IF(read > 0 && found->tag != TAG_CLEARED, find_tier(names, found, &event->tier));
     EngineEvent *added = read > 0 ? engine_batch_add(batch, event->what) : NULL;
     if (added == NULL) {
         return read > 0 ? -1 : read;
@@ -622,9 +588,7 @@ static int read_tag(const Value *text, int *tag) {
 
 static int read_array(EngineBatch *batch, Reader *self, Found *found, uint64_t count) {
     Value tag;
-    if (!count || !read_value(self, &tag) || !read_tag(&tag, &found->tag)) {
-        return 0;
-    }
+    EXPECT(count && read_value(self, &tag) && read_tag(&tag, &found->tag));
     uint64_t places = found->tag == TAGS ? 0 : tag_places[found->tag];
     for (uint64_t i = 0; i < count - 1; i++) {
         int read = i < places ? read_field(batch, self, found, tag_order[found->tag][i]) : skip_any(self);
@@ -725,9 +689,7 @@ int engine_batch_read(EngineBatch *self, const EngineNames *names, const uint8_t
         return 0;
     }
     for (uint64_t i = 3; i < envelope.number; i++) {
-        if (!skip_any(&reader)) {
-            return 0;
-        }
+        EXPECT(skip_any(&reader));
         self->unknown_fields++;
     }
     return reader.at == reader.end;

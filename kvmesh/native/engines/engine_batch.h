@@ -1,6 +1,5 @@
 /* One batch of an engine, read: what core.engines.kv_events.dialect makes of it, without objects. */
-#ifndef KVMESH_ENGINE_BATCH_H
-#define KVMESH_ENGINE_BATCH_H
+#pragma once
 
 #include "base/arrays.h"
 #include "base/base.h"
@@ -55,5 +54,3 @@ EngineEvent *engine_batch_add(EngineBatch *self, int what);
 
 /* Ask for the root of a namespace; -1 with an error set. */
 int engine_root(const EngineNames *names, PyObject *lora, PyObject *salt, uint64_t *root);
-
-#endif

@@ -36,9 +36,8 @@ static int read_limits(EngineCache *self, PyObject *limits) {
                           &self->residents.most_references, &hidden, &run)) {
         return -1;
     }
-    if (hidden < 0 || run < 1) {
-        return set_error(PyExc_ValueError, "at least 0 blocks are hidden, and a run has at least 1");
-    }
+    REFUSE(hidden < 0 || run < 1, PyExc_ValueError,
+           "at least 0 blocks are hidden, and a run has at least 1");
     self->residents.contents.max_hidden = hidden;
     self->residents.contents.max_run = (Py_ssize_t)run;
     return 0;
@@ -64,24 +63,19 @@ static int read_parts(EngineCache *self, PyObject *names, PyObject *types) {
             return -1;
         }
     }
-    if (!PyDict_CheckExact(self->names.tiers) || !PyFrozenSet_CheckExact(self->names.full)) {
-        return set_error(PyExc_TypeError, "%s are a dict, and %s a frozenset", name_of[0], name_of[1]);
-    }
+    REFUSE(!PyDict_CheckExact(self->names.tiers) || !PyFrozenSet_CheckExact(self->names.full),
+           PyExc_TypeError, "%s are a dict, and %s a frozenset", name_of[0], name_of[1]);
     return 0;
 }
 
-static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *cache_new(NEW_ARGUMENTS) {
     PyObject *size, *names, *types, *limits;
     long long farthest;
     int secret;
-    if (READ_NEW("EngineCache", "OpLTTT", "block_size secret farthest names types limits", &size,
-                 &secret, &farthest, &names, &types, &limits) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("EngineCache", "OpLTTT", "block_size secret farthest names types limits",
+                         &size, &secret, &farthest, &names, &types, &limits));
     EngineCache *self = (EngineCache *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     residents_init(&self->residents);
     self->complete = 1;
     self->names.farthest = (int)farthest;
@@ -111,9 +105,7 @@ static void cache_dealloc(EngineCache *self) {
 }
 
 static int begin(EngineCache *self) {
-    if (self->busy) {
-        return set_error(PyExc_RuntimeError, "an engine's cache is changed while it changes");
-    }
+    REFUSE(self->busy, PyExc_RuntimeError, "an engine's cache is changed while it changes");
     self->busy = 1;
     return 0;
 }
@@ -131,9 +123,7 @@ static void break_off(EngineCache *self) {
 /* Fold the batch that was read; NULL with an error set. */
 static PyObject *fold(EngineCache *self) {
     PyObject *events = PyList_New(0);
-    if (events == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(events);
     self->unknown_fields += self->batch.unknown_fields;
     self->unknown_tags += self->batch.unknown_tags;
     for (Py_ssize_t at = 0; at < self->batch.count; at++) {
@@ -149,9 +139,7 @@ static PyObject *fold(EngineCache *self) {
 }
 
 static int check_whole(const EngineCache *self) {
-    if (self->broken) {
-        return set_error(PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
-    }
+    REFUSE(self->broken, PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
     return 0;
 }
 
@@ -177,9 +165,8 @@ static int shows_groups(const EngineCache *self) {
 
 static PyObject *cache_take(EngineCache *self, PyObject *payload) {
     Py_buffer view;
-    if (check_whole(self) < 0 || begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(check_whole(self));
+    TRY_OR_NULL(begin(self));
     PyObject *events = NULL;
     if (PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE) == 0) {
         int read = engine_batch_read(&self->batch, &self->names, view.buf, view.len);
@@ -193,9 +180,8 @@ static PyObject *cache_take(EngineCache *self, PyObject *payload) {
 }
 
 static PyObject *cache_hand_over(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
-    if (check_whole(self) < 0 || begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(check_whole(self));
+    TRY_OR_NULL(begin(self));
     PyObject *handover = residents_hand_over(&self->residents);
     if (handover != NULL) {
         residents_clear(&self->residents);
@@ -207,9 +193,8 @@ static PyObject *cache_hand_over(EngineCache *self, PyObject *Py_UNUSED(nothing)
 }
 
 static PyObject *cache_fold(EngineCache *self, PyObject *batch) {
-    if (check_whole(self) < 0 || begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(check_whole(self));
+    TRY_OR_NULL(begin(self));
     PyObject *events = engine_batch_take(&self->batch, &self->names, batch) < 0 ? NULL : fold(self);
     engine_batch_trim(&self->batch);
     self->busy = 0;
@@ -218,9 +203,7 @@ static PyObject *cache_fold(EngineCache *self, PyObject *batch) {
 
 /* Forget every block, and return the event that says so. */
 static PyObject *clear(EngineCache *self, int complete) {
-    if (begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(begin(self));
     residents_clear(&self->residents);
     self->broken = 0;
     self->complete = (char)complete;
@@ -232,9 +215,7 @@ static PyObject *clear(EngineCache *self, int complete) {
     return events;
 }
 
-static PyObject *cache_lose(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
-    return clear(self, 0);
-}
+RETURNS(EngineCache, cache_lose, clear(self, 0))
 
 static PyObject *cache_restart(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
     self->residents.size_confirmed = 0;
@@ -254,9 +235,8 @@ static int dump_into(EngineCache *self, PyObject *events) {
 }
 
 static PyObject *cache_dump(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
-    if (check_whole(self) < 0 || begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(check_whole(self));
+    TRY_OR_NULL(begin(self));
     PyObject *events = PyList_New(0);
     if (events != NULL && dump_into(self, events) < 0) {
         Py_CLEAR(events);
@@ -266,9 +246,8 @@ static PyObject *cache_dump(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
 }
 
 static PyObject *cache_save(EngineCache *self, PyObject *Py_UNUSED(nothing)) {
-    if (check_whole(self) < 0 || begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(check_whole(self));
+    TRY_OR_NULL(begin(self));
     PyObject *saved = residents_save(&self->residents);
     self->busy = 0;
     return saved;
@@ -279,12 +258,8 @@ static int load(EngineCache *self, PyObject *tiers, const char *blocks, Py_ssize
     Contents *contents = &self->residents.contents;
     for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(tiers); at++) {
         long number = PyLong_AsLong(PyTuple_GET_ITEM(tiers, at));
-        if (number == -1 && PyErr_Occurred()) {
-            return -1;
-        }
-        if (contents_tier(contents, (int)number, &self->types, said) == NULL) {
-            return -1;
-        }
+        TRY_IF(number == -1, no_error());
+        NEED(contents_tier(contents, (int)number, &self->types, said));
     }
     int loaded = residents_load(&self->residents, (const uint8_t *)blocks, size);
     long long bound = contents->max_hidden;
@@ -299,9 +274,8 @@ static int load(EngineCache *self, PyObject *tiers, const char *blocks, Py_ssize
 
 static PyObject *cache_add(EngineCache *self, PyObject *blocks) {
     Py_buffer view;
-    if (check_whole(self) < 0 || PyObject_GetBuffer(blocks, &view, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(check_whole(self));
+    TRY_OR_NULL(PyObject_GetBuffer(blocks, &view, PyBUF_SIMPLE));
     if (begin(self) < 0) {
         PyBuffer_Release(&view);
         return NULL;
@@ -328,21 +302,18 @@ static PyObject *cache_add(EngineCache *self, PyObject *blocks) {
 
 static PyObject *cache_references(EngineCache *self, PyObject *number) {
     uint64_t hash = PyLong_AsUnsignedLongLong(number);
-    if (hash == UINT64_MAX && PyErr_Occurred()) {
-        return NULL;
-    }
+    RETURN_IF(hash == UINT64_MAX && PyErr_Occurred(), NULL);
     uint32_t block = keyed_find(&self->residents.blocks, hash);
     return block == NO_RECORD ? Py_NewRef(Py_None)
                               : PyLong_FromUnsignedLong(keyed_at(&self->residents.blocks, block)->two);
 }
 
-static PyObject *cache_load(EngineCache *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *cache_load(EngineCache *self, ARGUMENTS) {
     long long group, size;
     PyObject *tiers, *blocks;
-    if (READ_PLACED("load", "LLTS", "group block_size tiers blocks", &group, &size, &tiers, &blocks) < 0 ||
-        begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("load", "LLTS", "group block_size tiers blocks", &group, &size, &tiers,
+                            &blocks));
+    TRY_OR_NULL(begin(self));
     Residents *residents = &self->residents;
     residents_clear(residents);
     self->broken = 0;
@@ -387,9 +358,7 @@ static PyObject *cache_statistics(EngineCache *self, PyObject *Py_UNUSED(nothing
     const ResidentCounts *counts = &self->residents.counts;
     long long visible;
     PyObject *closures = closures_of(&self->residents.contents, &visible);
-    if (closures == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(closures);
     return Py_BuildValue("LLL(LLLLLLLL)N", self->unknown_fields, self->unknown_tags, visible,
                          self->residents.count, counts->orphans, counts->partial_blocks,
                          counts->ignored_groups, counts->placeholders, counts->unknown_removals,
@@ -406,19 +375,13 @@ static PyObject *cache_group(EngineCache *self, void *Py_UNUSED(nothing)) {
     return residents->has_group ? PyLong_FromLongLong(residents->group) : Py_NewRef(Py_None);
 }
 
-static PyGetSetDef getters[] = {
+GETTERS(getters,
     {"group", (getter)cache_group, NULL, "The number of the group that is followed, None for none.", NULL},
-    {"block_size", (getter)cache_block_size, NULL, "The engine's block size in tokens; 0: unknown.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+    {"block_size", (getter)cache_block_size, NULL, "The engine's block size in tokens; 0: unknown.", NULL})
 
-static PyMemberDef members[] = {
-    {"complete", T_BOOL, offsetof(EngineCache, complete), 0,
-     "Whether all is known that the engine did since it started or cleared."},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(members, FIELDS(EngineCache, T_BOOL, 0, complete))
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("take", cache_take),
     METHOD_O("fold", cache_fold),
     METHOD_NOARGS("hand_over", cache_hand_over),
@@ -429,13 +392,9 @@ static PyMethodDef methods[] = {
     METHOD_FASTCALL("load", cache_load),
     METHOD_O("add", cache_add),
     METHOD_O("references", cache_references),
-    METHOD_NOARGS("statistics", cache_statistics),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("statistics", cache_statistics))
 
 PyTypeObject engine_cache_type = {
     GC_TYPE("EngineCache", EngineCache, cache),
-    .tp_methods = methods,
-    .tp_members = members,
-    .tp_getset = getters,
+    .tp_members = members, .tp_getset = getters, .tp_methods = methods,
 };

@@ -7,13 +7,7 @@
 #define KEPT_ITEMS (1 << 17)
 
 EngineEvent *engine_batch_add(EngineBatch *self, int what) {
-    if (self->count == self->room) {
-        size_t room = self->room ? 2 * (size_t)self->room : 16;
-        if (RAW_RESIZE(self->events, room) < 0) {
-            return NULL;
-        }
-        self->room = (Py_ssize_t)room;
-    }
+    TRY_OR_NULL(RAW_GROW(self->events, self->count, self->room, 16));
     EngineEvent *event = self->events + self->count++;
     *event = (EngineEvent){.what = what};
     return event;
@@ -34,24 +28,26 @@ void engine_batch_trim(EngineBatch *self) {
 
 int engine_root(const EngineNames *names, PyObject *lora, PyObject *salt, uint64_t *root) {
     PyObject *found = PyObject_CallFunctionObjArgs(names->root_of, lora, salt, NULL);
-    if (found == NULL) {
-        return -1;
-    }
+    NEED(found);
     *root = PyLong_AsUnsignedLongLong(found);
     Py_DECREF(found);
     return *root == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
 }
 
+/* Return an attribute of this very type, which `is` says; NULL with an error set. */
+static PyObject *take_exact(PyObject *object, const char *name, PyTypeObject *type, const char *is) {
+    PyObject *given = PyObject_GetAttrString(object, name);
+    if (given != NULL && !Py_IS_TYPE(given, type)) {
+        PyErr_Format(PyExc_TypeError, "%s %s, not %.100s", name, is, Py_TYPE(given)->tp_name);
+        Py_CLEAR(given);
+    }
+    return given;
+}
+
 /* Append a tuple of u64s; -1 with an error set. */
 static int take_numbers(Blocks *to, PyObject *object, const char *name, Py_ssize_t *count) {
-    PyObject *numbers = PyObject_GetAttrString(object, name);
-    if (numbers == NULL || !PyTuple_CheckExact(numbers)) {
-        if (numbers != NULL) {
-            PyErr_Format(PyExc_TypeError, "%s is a tuple, not %.100s", name, Py_TYPE(numbers)->tp_name);
-        }
-        Py_XDECREF(numbers);
-        return -1;
-    }
+    PyObject *numbers = take_exact(object, name, &PyTuple_Type, "is a tuple");
+    NEED(numbers);
     *count = PyTuple_GET_SIZE(numbers);
     int failed = blocks_reserve(to, *count) < 0;
     for (Py_ssize_t i = 0; !failed && i < *count; i++) {
@@ -66,39 +62,26 @@ static int take_numbers(Blocks *to, PyObject *object, const char *name, Py_ssize
 
 static int take_number(PyObject *object, const char *name, long long most, long long *number) {
     PyObject *given = PyObject_GetAttrString(object, name);
-    if (given == NULL) {
-        return -1;
-    }
+    NEED(given);
     *number = PyLong_AsLongLong(given);
     Py_DECREF(given);
-    if (*number == -1 && PyErr_Occurred()) {
-        return -1;
-    }
-    if (*number < 0 || *number > most) {
-        return set_error(PyExc_ValueError, "%s is %lld, it must be from 0 to %lld", name, *number, most);
-    }
+    TRY_IF(*number == -1, no_error());
+    REFUSE(*number < 0 || *number > most, PyExc_ValueError, "%s is %lld, it must be from 0 to %lld",
+           name, *number, most);
     return 0;
 }
 
 static int take_place(EngineEvent *event, PyObject *object) {
     long long tier;
-    if (take_number(object, "tier", 255, &tier) < 0 ||
-        take_number(object, "group", LLONG_MAX, &event->group) < 0) {
-        return -1;
-    }
+    TRY(take_number(object, "tier", 255, &tier));
+    TRY(take_number(object, "group", LLONG_MAX, &event->group));
     event->tier = (int)tier;
     return 0;
 }
 
 static int take_tokens(EngineBatch *self, EngineEvent *event, PyObject *object) {
-    PyObject *tokens = PyObject_GetAttrString(object, "tokens");
-    if (tokens == NULL || !PyBytes_CheckExact(tokens)) {
-        if (tokens != NULL) {
-            PyErr_Format(PyExc_TypeError, "tokens are bytes, not %.100s", Py_TYPE(tokens)->tp_name);
-        }
-        Py_XDECREF(tokens);
-        return -1;
-    }
+    PyObject *tokens = take_exact(object, "tokens", &PyBytes_Type, "are bytes");
+    NEED(tokens);
     Py_ssize_t size = PyBytes_GET_SIZE(tokens);
     int failed = 0;
     if (size % 4 || (size && ((event->block_size && event->hashes > PY_SSIZE_T_MAX / 4 / event->block_size) ||
@@ -119,9 +102,7 @@ static int take_tokens(EngineBatch *self, EngineEvent *event, PyObject *object) 
 
 static int take_parent(EngineEvent *event, PyObject *object) {
     PyObject *parent = PyObject_GetAttrString(object, "parent");
-    if (parent == NULL) {
-        return -1;
-    }
+    NEED(parent);
     event->has_parent = parent != Py_None;
     event->parent = event->has_parent ? PyLong_AsUnsignedLongLong(parent) : 0;
     Py_DECREF(parent);
@@ -147,18 +128,14 @@ static int take_names(const EngineNames *names, EngineEvent *event, PyObject *ob
 }
 
 static int take_stored(EngineBatch *self, const EngineNames *names, EngineEvent *event, PyObject *object) {
-    if (take_number(object, "block_size", INT_MAX, &event->block_size) < 0 ||
-        take_tokens(self, event, object) < 0 || take_parent(event, object) < 0 ||
-        take_names(names, event, object) < 0) {
-        return -1;
-    }
+    TRY(take_number(object, "block_size", INT_MAX, &event->block_size));
+    TRY(take_tokens(self, event, object));
+    TRY(take_parent(event, object));
+    TRY(take_names(names, event, object));
     event->first_extra = self->extras.count;
-    if (take_numbers(&self->extras, object, "extras", &event->extras) < 0) {
-        return -1;
-    }
-    if (event->extras && event->extras != event->hashes) {
-        return set_error(PyExc_ValueError, "%zd blocks have %zd extras", event->hashes, event->extras);
-    }
+    TRY(take_numbers(&self->extras, object, "extras", &event->extras));
+    REFUSE(event->extras && event->extras != event->hashes, PyExc_ValueError,
+           "%zd blocks have %zd extras", event->hashes, event->extras);
     return 0;
 }
 
@@ -168,39 +145,28 @@ static int take_event(EngineBatch *self, const EngineNames *names, PyObject *obj
     EngineEvent event = {.first_hash = self->hashes.count, .first_token = self->tokens.count};
     if (type == names->stored || type == names->removed) {
         event.what = type == names->stored ? ENGINE_STORED : ENGINE_REMOVED;
-        if (take_numbers(&self->hashes, object, "hashes", &event.hashes) < 0 ||
-            take_place(&event, object) < 0) {
-            return -1;
-        }
+        TRY(take_numbers(&self->hashes, object, "hashes", &event.hashes));
+        TRY(take_place(&event, object));
     } else if (type == names->cleared) {
         event.what = ENGINE_CLEARED;
     } else {
         return set_error(PyExc_TypeError, "an engine's event is none of its types, but %.100s",
                          Py_TYPE(object)->tp_name);
     }
-    if (event.what == ENGINE_STORED && take_stored(self, names, &event, object) < 0) {
-        return -1;
-    }
+    TRY_IF(event.what == ENGINE_STORED, take_stored(self, names, &event, object));
     EngineEvent *added = engine_batch_add(self, event.what);
-    if (added == NULL) {
-        return -1;
-    }
+    NEED(added);
     *added = event;
     return 0;
 }
 
 int engine_batch_take(EngineBatch *self, const EngineNames *names, PyObject *batch) {
     self->hashes.count = self->tokens.count = self->extras.count = self->count = 0;
-    PyObject *events = PyObject_GetAttrString(batch, "events");
-    if (events == NULL || take_number(batch, "unknown_fields", LLONG_MAX, &self->unknown_fields) < 0 ||
-        take_number(batch, "unknown_tags", LLONG_MAX, &self->unknown_tags) < 0) {
-        Py_XDECREF(events);
-        return -1;
-    }
-    int failed = !PyTuple_CheckExact(events);
-    if (failed) {
-        PyErr_Format(PyExc_TypeError, "events are a tuple, not %.100s", Py_TYPE(events)->tp_name);
-    }
+    TRY(take_number(batch, "unknown_fields", LLONG_MAX, &self->unknown_fields));
+    TRY(take_number(batch, "unknown_tags", LLONG_MAX, &self->unknown_tags));
+    PyObject *events = take_exact(batch, "events", &PyTuple_Type, "are a tuple");
+    NEED(events);
+    int failed = 0;
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(events); i++) {
         failed = take_event(self, names, PyTuple_GET_ITEM(events, i)) < 0;
     }

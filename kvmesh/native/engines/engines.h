@@ -4,11 +4,8 @@
  * counts them by tier, closing.c announces a block only while its predecessor is. handover.c gives all of
  * it to a later process. engine_cache.c is what Python sees. keyed.c and side_links.c are their tables.
  */
-#ifndef KVMESH_ENGINES_H
-#define KVMESH_ENGINES_H
+#pragma once
 
 #include "base/base.h"
 
 extern PyTypeObject engine_cache_type;
-
-#endif

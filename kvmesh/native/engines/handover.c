@@ -51,18 +51,14 @@ static int each_block(const Residents *self, int (*visit)(const Residents *, uin
     for (int number = 0; number < KEYED_PARTS; number++) {
         const KeyedPart *part = self->blocks.parts + number;
         for (uint32_t at = 0; at < part->room; at++) {
-            if (part->places[at] != UINT32_MAX && visit(self, part->places[at] & NO_RECORD, to) < 0) {
-                return -1;
-            }
+            TRY_IF(part->places[at] != UINT32_MAX, visit(self, part->places[at] & NO_RECORD, to));
         }
     }
     return 0;
 }
 
 static int append_block(const Residents *self, uint32_t block, void *blocks) {
-    PyObject *tuple = block_tuple(self, block);
-    int failed = tuple == NULL || PyList_Append(blocks, tuple) < 0;
-    Py_XDECREF(tuple);
+    int failed = list_add(blocks, block_tuple(self, block)) < 0;
     return failed ? -1 : 0;
 }
 
@@ -97,9 +93,7 @@ static int make_room(Writer *self, size_t bytes) {
         return 0;
     }
     size_t room = 2 * self->room + bytes;
-    if (RAW_RESIZE(self->bytes, room) < 0) {
-        return -1;
-    }
+    TRY(RAW_RESIZE(self->bytes, room));
     self->room = room;
     return 0;
 }
@@ -115,9 +109,7 @@ static int write_one(const Residents *self, uint32_t block, Writer *to) {
         counts[tier] = tier ? column_get(&contents->tiers[tier].references, block) : record->two;
         tiers |= (counts[tier] > 0) << tier;
     }
-    if (make_room(to, HEAD_BYTES + 8 * (size_t)count + sizeof counts) < 0) {
-        return -1;
-    }
+    TRY(make_room(to, HEAD_BYTES + 8 * (size_t)count + sizeof counts));
     put(to, record->key, 8);
     put(to, contents_hash(contents, keyed_at(&contents->nodes, nodes[0])->one), 8);
     put(to, contents_root(contents, nodes[count - 1]), 8);
@@ -137,9 +129,7 @@ static int write_one(const Residents *self, uint32_t block, Writer *to) {
 /* Of several contents of one hash the oldest is written first. */
 static int write_block(const Residents *self, uint32_t block, void *to) {
     for (; block != NO_RECORD; block = column_get(&self->twins, block)) {
-        if (write_one(self, block, to) < 0) {
-            return -1;
-        }
+        TRY(write_one(self, block, to));
     }
     return 0;
 }
@@ -190,9 +180,7 @@ static int load_block(Residents *self, const uint8_t **at, const uint8_t *end) {
         return 0;
     }
     self->hashes.count = 0;
-    if (blocks_reserve(&self->hashes, count) < 0) {
-        return -1;
-    }
+    TRY(blocks_reserve(&self->hashes, count));
     for (Py_ssize_t one = 0; one < count; one++) {
         self->hashes.items[one] = take_number(at, 8);
     }

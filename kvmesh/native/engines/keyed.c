@@ -23,17 +23,9 @@ void keyed_free(Keyed *self) {
 
 /* Make room for one more segment; -1 with MemoryError set. */
 static int add_segment(Keyed *self) {
-    if (self->segment_count == self->segment_room) {
-        uint32_t room = self->segment_room ? 2 * self->segment_room : 16;
-        if (RAW_RESIZE(self->segments, room) < 0) {
-            return -1;
-        }
-        self->segment_room = room;
-    }
+    TRY(RAW_GROW(self->segments, self->segment_count, self->segment_room, 16));
     KeyedRecord *segment = PyMem_RawMalloc(KEYED_SEGMENT * sizeof *segment);
-    if (segment == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(segment);
     self->segments[self->segment_count++] = segment;
     return 0;
 }
@@ -73,9 +65,7 @@ static void place(KeyedPart *part, uint64_t hash, uint32_t number) {
 static int grow(Keyed *self, KeyedPart *part) {
     uint32_t room = part->room < FEWEST_PLACES ? FEWEST_PLACES : 2 * part->room;
     KeyedPart grown = {PyMem_RawMalloc(room * sizeof *grown.places), room, part->used};
-    if (grown.places == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(grown.places);
     memset(grown.places, 0xFF, room * sizeof *grown.places);
     for (uint32_t at = 0; at < part->room; at++) {
         uint32_t later = part->places[at + AHEAD < part->room ? at + AHEAD : at];
@@ -95,9 +85,7 @@ static int grow(Keyed *self, KeyedPart *part) {
 int keyed_enter(Keyed *self, uint32_t number) {
     uint64_t hash = mixed(keyed_at(self, number)->key);
     KeyedPart *part = self->parts + (hash >> 56);
-    if (part->used >= part->room - part->room / 8 && grow(self, part) < 0) {
-        return -1;
-    }
+    TRY_IF(part->used >= part->room - part->room / 8, grow(self, part));
     place(part, hash, number);
     part->used++;
     return 0;
@@ -154,9 +142,7 @@ static int make_column_room(Column *self, uint32_t segment) {
     while (room <= segment) {
         room *= 2;
     }
-    if (RAW_RESIZE(self->segments, room) < 0) {
-        return -1;
-    }
+    TRY(RAW_RESIZE(self->segments, room));
     memset(self->segments + self->segment_room, 0,
            (room - self->segment_room) * sizeof *self->segments);
     self->segment_room = room;
@@ -171,10 +157,7 @@ uint32_t *column_make(Column *self, uint32_t number) {
     uint32_t *values = self->segments[segment];
     if (values == NULL) {
         values = PyMem_RawMalloc(KEYED_SEGMENT * sizeof *values);
-        if (values == NULL) {
-            PyErr_NoMemory();
-            return NULL;
-        }
+        NEED_MEMORY_OR_NULL(values);
         for (uint32_t at = 0; at < KEYED_SEGMENT; at++) {
             values[at] = self->fill;
         }
@@ -187,9 +170,7 @@ int column_copy(Column *to, const Column *from) {
     for (uint32_t segment = 0; segment < from->segment_room; segment++) {
         if (from->segments[segment] != NULL) {
             uint32_t *made = column_make(to, segment * KEYED_SEGMENT);
-            if (made == NULL) {
-                return -1;
-            }
+            NEED(made);
             memcpy(made, from->segments[segment], KEYED_SEGMENT * sizeof *made);
         }
     }

@@ -5,8 +5,7 @@
  * record's number), each grown by itself: at 1M records that is 4,000 entries, 0.3 ms, and nothing
  * else takes longer. Whoever chooses keys cannot choose where they go: mixing.h.
  */
-#ifndef KVMESH_KEYED_H
-#define KVMESH_KEYED_H
+#pragma once
 
 #include "base/mixing.h"
 
@@ -114,11 +113,7 @@ static inline int column_set(Column *self, uint32_t number, uint32_t value) {
         return 0;
     }
     uint32_t *place = column_make(self, number);
-    if (place == NULL) {
-        return -1;
-    }
+    NEED(place);
     *place = value;
     return 0;
 }
-
-#endif

@@ -30,9 +30,7 @@ void residents_clear(Residents *self) {
 }
 
 int residents_cleared(const EventTypes *types, PyObject *events) {
-    PyObject *event = PyObject_CallNoArgs(types->cleared);
-    int failed = event == NULL || PyList_Append(events, event) < 0;
-    Py_XDECREF(event);
+    int failed = list_add(events, PyObject_CallNoArgs(types->cleared)) < 0;
     return failed ? -1 : 0;
 }
 
@@ -88,9 +86,7 @@ static int count_block(Residents *self, uint32_t block, int tier, int more) {
         for (Py_ssize_t at = 0; at < count; at++) {
             int failed = more ? contents_add(&self->contents, table, nodes[at])
                               : contents_remove(&self->contents, table, nodes[count - 1 - at]);
-            if (failed < 0) {
-                return -1;
-            }
+            TRY(failed);
         }
     }
     return 0;
@@ -101,17 +97,13 @@ static int refer(Residents *self, uint32_t block, int tier) {
     if (count >= self->most_references) {
         return 0;
     }
-    if (set_references(self, tier, block, count + 1) < 0) {
-        return -1;
-    }
+    TRY(set_references(self, tier, block, count + 1));
     return count ? 0 : count_block(self, block, tier, 1);
 }
 
 static int release(Residents *self, uint32_t block, int tier) {
     uint32_t count = references(self, tier, block);
-    if (set_references(self, tier, block, count - 1) < 0) {
-        return -1;
-    }
+    TRY(set_references(self, tier, block, count - 1));
     return count > 1 ? 0 : count_block(self, block, tier, 0);
 }
 
@@ -119,12 +111,8 @@ static uint32_t take_span(Residents *self) {
     if (self->free_spans.count) {
         return self->free_spans.items[--self->free_spans.count];
     }
-    if (self->span_count == self->span_room) {
-        uint32_t room = self->span_room ? 2 * self->span_room : 16;
-        if (RAW_RESIZE(self->span_items, room) < 0) {
-            return NO_RECORD;
-        }
-        self->span_room = room;
+    if (RAW_GROW(self->span_items, self->span_count, self->span_room, 16) < 0) {
+        return NO_RECORD;
     }
     self->span_items[self->span_count] = (U32s){0};
     return self->span_count++;
@@ -161,9 +149,7 @@ static int make_nodes(Residents *self, uint32_t block, const uint64_t *contents,
         }
         span = self->span_items + number;
         span->count = 0;
-        if (u32s_reserve(span, step) < 0) {
-            return -1;
-        }
+        TRY(u32s_reserve(span, step));
     }
     for (Py_ssize_t at = 0; at < step; at++) {
         uint32_t node = contents_node(&self->contents, contents[at], parent, place->root);
@@ -171,9 +157,7 @@ static int make_nodes(Residents *self, uint32_t block, const uint64_t *contents,
             return -1;
         }
         for (int upto = place->tier; upto < self->contents.tier_count; upto++) {
-            if (contents_add(&self->contents, self->contents.tiers + upto, node) < 0) {
-                return -1;
-            }
+            TRY(contents_add(&self->contents, self->contents.tiers + upto, node));
         }
         if (span == NULL) {
             keyed_at(&self->blocks, block)->one = node;
@@ -266,9 +250,7 @@ int residents_hold(Residents *self, uint64_t hash, const Kept *kept) {
         return -1;
     }
     for (int tier = place.tier; tier < self->contents.tier_count; tier++) {
-        if (set_references(self, tier, block, kept->counts[tier]) < 0) {
-            return -1;
-        }
+        TRY(set_references(self, tier, block, kept->counts[tier]));
     }
     if (last != NO_RECORD) {
         return column_set(&self->twins, last, block) < 0 ? -1 : 1;
@@ -293,9 +275,7 @@ static int hash_contents(Residents *self, const EngineBatch *batch, const Engine
     Py_ssize_t step = event->block_size / self->block_size, count = event->hashes * step;
     const uint8_t *at = (const uint8_t *)(batch->tokens.items + event->first_token);
     self->hashes.count = 0;
-    if (blocks_reserve(&self->hashes, count) < 0) {
-        return -1;
-    }
+    TRY(blocks_reserve(&self->hashes, count));
     for (Py_ssize_t number = 0; number < count; number++, at += width) {
         if (event->extras && number % step == 0) {
             uint64_t extra = batch->extras.items[event->first_extra + number / step];
@@ -317,9 +297,7 @@ static int hold_anew(Residents *self, const EngineBatch *batch, const EngineEven
         place.parent = contents_hash(&self->contents, place.node);
         place.root = contents_root(&self->contents, place.node);
     }
-    if (hash_contents(self, batch, event, place.parent != ROOT_HASH ? place.parent : place.root) < 0) {
-        return -1;
-    }
+    TRY(hash_contents(self, batch, event, place.parent != ROOT_HASH ? place.parent : place.root));
     Py_ssize_t step = event->block_size / self->block_size;
     const uint64_t *hashes = batch->hashes.items + event->first_hash;
     for (Py_ssize_t at = 0; at < event->hashes; at++) {
@@ -331,9 +309,7 @@ static int hold_anew(Residents *self, const EngineBatch *batch, const EngineEven
         uint64_t hash = hashes[at];
         uint32_t known = keyed_find(&self->blocks, hash), node = NO_NODE;
         if (known != NO_RECORD) {
-            if (hold_known(self, known, contents, step, &place) < 0) {
-                return -1;
-            }
+            TRY(hold_known(self, known, contents, step, &place));
         } else if (self->count >= self->most_blocks) {
             self->counts.crowded += event->hashes - at;
             return 0;
@@ -390,9 +366,7 @@ static int store(Residents *self, const EngineBatch *batch, const EngineEvent *e
         return 0;
     }
     const Tier *tier = contents_tier(&self->contents, event->tier, types, events);
-    if (tier == NULL) {
-        return -1;
-    }
+    NEED(tier);
     Place place = {ROOT_HASH, NO_NODE, event->root, (int)(tier - self->contents.tiers)};
     int failed = 0;
     if (event->tokens == 0) {

@@ -4,8 +4,7 @@
  * the nearest tier stored it. What is rare stands beside: counts of further tiers, contents of blocks
  * of several block sizes, twins.
  */
-#ifndef KVMESH_RESIDENTS_H
-#define KVMESH_RESIDENTS_H
+#pragma once
 
 #include "engines/contents.h"
 
@@ -70,5 +69,3 @@ int residents_load(Residents *self, const uint8_t *at, Py_ssize_t size);
 
 /* Append Cleared; -1 with an error set. */
 int residents_cleared(const EventTypes *types, PyObject *events);
-
-#endif

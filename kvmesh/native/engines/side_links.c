@@ -44,9 +44,7 @@ static void place(LinkPart *part, Link link) {
 static int grow(LinkPart *part) {
     uint32_t room = part->room ? 2 * part->room : FEWEST_LINKS;
     LinkPart grown = {PyMem_RawMalloc(room * sizeof *grown.links), room, part->used};
-    if (grown.links == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(grown.links);
     memset(grown.links, 0xFF, room * sizeof *grown.links);
     for (uint32_t at = 0; at < part->room; at++) {
         if (part->links[at].number != NO_LINK) {
@@ -60,9 +58,7 @@ static int grow(LinkPart *part) {
 
 int links_make(SideLinks *self, uint32_t number, uint32_t before, uint32_t behind) {
     LinkPart *part = self->parts + part_of(number);
-    if (part->used >= part->room / 4 * 3 && grow(part) < 0) {
-        return -1;
-    }
+    TRY_IF(part->used >= part->room / 4 * 3, grow(part));
     place(part, (Link){number, before, behind});
     part->used++;
     return 0;
@@ -70,14 +66,9 @@ int links_make(SideLinks *self, uint32_t number, uint32_t before, uint32_t behin
 
 static void erase(SideLinks *self, Link *link) {
     LinkPart *part = self->parts + part_of(link->number);
-    uint32_t last = part->room - 1, hole = (uint32_t)(link - part->links), at = hole;
-    while (part->links[at = (at + 1) & last].number != NO_LINK) {
-        uint32_t home = home_of(part, part->links[at].number);
-        if (((at - home) & last) >= ((at - hole) & last)) {
-            part->links[hole] = part->links[at];
-            hole = at;
-        }
-    }
+    uint32_t last = part->room - 1, hole = (uint32_t)(link - part->links);
+    CLOSE_HOLE(hole, last, part->links[at].number == NO_LINK,
+               home_of(part, part->links[at].number), part->links[hole] = part->links[at]);
     part->links[hole].number = NO_LINK;
     part->used--;
 }
@@ -97,12 +88,8 @@ void links_remove(SideLinks *self, uint32_t number) {
 int siblings_add(SideLinks *self, uint32_t *first, uint32_t number) {
     uint32_t behind = *first;
     if (behind != NO_LINK) {
-        if (links_find(self, behind) == NULL && links_make(self, behind, NO_LINK, NO_LINK) < 0) {
-            return -1;
-        }
-        if (links_make(self, number, NO_LINK, behind) < 0) {
-            return -1;
-        }
+        TRY_IF(links_find(self, behind) == NULL, links_make(self, behind, NO_LINK, NO_LINK));
+        TRY(links_make(self, number, NO_LINK, behind));
         links_find(self, behind)->before = number;
     }
     *first = number;

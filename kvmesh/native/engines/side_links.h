@@ -2,8 +2,7 @@
  *
  * 64 parts of open addressing in 12 bytes an entry, grown one by one.
  */
-#ifndef KVMESH_SIDE_LINKS_H
-#define KVMESH_SIDE_LINKS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -37,5 +36,3 @@ void links_remove(SideLinks *self, uint32_t number);
 /* A list whose only member has no links: `first` is NO_LINK when it is empty. */
 int siblings_add(SideLinks *self, uint32_t *first, uint32_t number);
 void siblings_remove(SideLinks *self, uint32_t *first, uint32_t number);
-
-#endif

@@ -5,18 +5,14 @@
 
 static int group_below(GroupTable *self, uint32_t node, uint32_t units, U32s *found) {
     found->count = 0;
-    if (push_u32(found, node) < 0) {
-        return -1;
-    }
+    TRY(push_u32(found, node));
     while (units-- && found->count) {
         U32s *next = &self->next;
         next->count = 0;
         for (Py_ssize_t at = 0; at < found->count; at++) {
             uint32_t child = keyed_at(&self->nodes, found->items[at])->two;
             while (child != NO_LINK) {
-                if (push_u32(next, child) < 0) {
-                    return -1;
-                }
+                TRY(push_u32(next, child));
                 const Link *link = links_find(&self->siblings, child);
                 child = link == NULL ? NO_LINK : link->behind;
             }
@@ -40,22 +36,16 @@ static int distrust(GroupTable *self, int tier, uint32_t node, uint32_t units) {
     if (units == 0) {
         return suspect_one(self->tiers + tier, node);
     }
-    if (group_below(self, node, units, &self->frontier) < 0) {
-        return -1;
-    }
+    TRY(group_below(self, node, units, &self->frontier));
     for (Py_ssize_t at = 0; at < self->frontier.count; at++) {
-        if (suspect_one(self->tiers + tier, self->frontier.items[at]) < 0) {
-            return -1;
-        }
+        TRY(suspect_one(self->tiers + tier, self->frontier.items[at]));
     }
     return 0;
 }
 
 /* Return how many blocks of a window group in a row end at a node, as many as are needed at most. */
 static uint32_t run_of(const GroupTable *self, int tier, const CacheGroup *group, uint32_t node) {
-    if (!group_holds(group, tier, node)) {
-        return 0;
-    }
+    EXPECT(group_holds(group, tier, node));
     uint32_t above = group_above(self, node, group->step);
     if (above == NO_RECORD) {
         return group->need;
@@ -70,24 +60,18 @@ static uint32_t behind_of(const GroupTable *self, const CacheGroup *group) {
 
 static int follow_window(GroupTable *self, int tier, CacheGroup *group, uint32_t node) {
     self->changed.count = 0;
-    if (push_u32(&self->changed, node) < 0) {
-        return -1;
-    }
+    TRY(push_u32(&self->changed, node));
     while (self->changed.count) {
         uint32_t one = self->changed.items[--self->changed.count];
         uint32_t run = run_of(self, tier, group, one);
         if (run == column_get(group->runs + tier, one)) {
             continue;
         }
-        if (column_set(group->runs + tier, one, run) < 0 ||
-            distrust(self, tier, one, behind_of(self, group)) < 0 ||
-            group_below(self, one, group->step, &self->frontier) < 0) {
-            return -1;
-        }
+        TRY(column_set(group->runs + tier, one, run));
+        TRY(distrust(self, tier, one, behind_of(self, group)));
+        TRY(group_below(self, one, group->step, &self->frontier));
         for (Py_ssize_t at = 0; at < self->frontier.count; at++) {
-            if (push_u32(&self->changed, self->frontier.items[at]) < 0) {
-                return -1;
-            }
+            TRY(push_u32(&self->changed, self->frontier.items[at]));
         }
     }
     return 0;
@@ -155,9 +139,7 @@ int group_lose_ends(GroupTable *self, uint32_t node) {
         if (!column_get(&ends->ends, node)) {
             continue;
         }
-        if (blocks_reserve(&ends->lost, 1) < 0) {
-            return -1;
-        }
+        TRY(blocks_reserve(&ends->lost, 1));
         ends->lost.items[ends->lost.count++] = group_key(self, node);
         column_set(&ends->ends, node, 0);
     }
@@ -236,22 +218,16 @@ int group_open(GroupTable *self, int number, const EventTypes *types, PyObject *
         return 0;
     }
     int before = self->contents.tier_count;
-    if (contents_tier(&self->contents, number, types, events) == NULL) {
-        return -1;
-    }
+    NEED(contents_tier(&self->contents, number, types, events));
     int at = group_tier(self, number);
     shift_tiers(self, at, before - at);
     for (int one = 0; one < self->group_count; one++) {
-        if (column_copy(self->groups[one]->runs + at, self->groups[one]->runs + at - 1) < 0) {
-            return -1;
-        }
+        TRY(column_copy(self->groups[one]->runs + at, self->groups[one]->runs + at - 1));
     }
     const TierEnds *nearer = self->tiers + at - 1;
     for (uint32_t node = 0; node < self->nodes.next; node++) {
         int open = column_get(&nearer->ends, node) || column_get(&nearer->marks, node);
-        if (open && suspect_one(self->tiers + at, node) < 0) {
-            return -1;
-        }
+        TRY_IF(open, suspect_one(self->tiers + at, node));
     }
     return 0;
 }
@@ -262,9 +238,7 @@ static int by_key(const void *one, const void *two) {
 }
 
 static int push_key(Blocks *to, uint64_t key) {
-    if (blocks_reserve(to, 1) < 0) {
-        return -1;
-    }
+    TRY(blocks_reserve(to, 1));
     to->items[to->count++] = key;
     return 0;
 }
@@ -328,10 +302,9 @@ static int judge(GroupTable *self, int tier) {
 int group_take_ends(GroupTable *self, const EventTypes *types, PyObject *gone, PyObject *fresh) {
     for (int tier = 0; tier < self->contents.tier_count; tier++) {
         int number = self->contents.tiers[tier].number;
-        if (judge(self, tier) < 0 || push_ends(self, &self->gone, number, types, 0, gone) < 0 ||
-            push_ends(self, &self->fresh, number, types, 1, fresh) < 0) {
-            return -1;
-        }
+        TRY(judge(self, tier));
+        TRY(push_ends(self, &self->gone, number, types, 0, gone));
+        TRY(push_ends(self, &self->fresh, number, types, 1, fresh));
     }
     return 0;
 }
@@ -339,19 +312,13 @@ int group_take_ends(GroupTable *self, const EventTypes *types, PyObject *gone, P
 int group_dump(GroupTable *self, const EventTypes *types, PyObject *events) {
     for (int tier = 0; tier < self->contents.tier_count; tier++) {
         const Tier *chain = self->contents.tiers + tier;
-        if (contents_dump(&self->contents, chain, types, events) < 0) {
-            return -1;
-        }
+        TRY(contents_dump(&self->contents, chain, types, events));
         self->fresh.count = 0;
         for (uint32_t node = 0; node < self->nodes.next; node++) {
             int end = column_get(&self->depths, node) && column_get(&self->tiers[tier].ends, node);
-            if (end && push_key(&self->fresh, group_key(self, node)) < 0) {
-                return -1;
-            }
+            TRY_IF(end, push_key(&self->fresh, group_key(self, node)));
         }
-        if (push_ends(self, &self->fresh, chain->number, types, 1, events) < 0) {
-            return -1;
-        }
+        TRY(push_ends(self, &self->fresh, chain->number, types, 1, events));
     }
     return 0;
 }

@@ -18,18 +18,14 @@ static int by_depth(const void *one, const void *two) {
 
 /* Count what a block covers in each tier that stored it. */
 static int count_block(GroupTable *self, CacheGroup *group, uint32_t block) {
-    if (group_collect(self, group, block) < 0) {
-        return -1;
-    }
+    TRY(group_collect(self, group, block));
     for (int tier = 0; tier < self->contents.tier_count; tier++) {
         if (!column_get(group->references + tier, block)) {
             continue;
         }
         for (Py_ssize_t at = 0; at < self->covered.count; at++) {
             uint32_t *count = column_make(group->covers + tier, self->covered.items[at]);
-            if (count == NULL) {
-                return -1;
-            }
+            NEED(count);
             (*count)++;
         }
     }
@@ -45,9 +41,7 @@ static int count_group(GroupTable *self, CacheGroup *group) {
         const KeyedPart *part = group->held.parts + number;
         for (uint32_t at = 0; at < part->room; at++) {
             int used = part->places[at] != UINT32_MAX;
-            if (used && count_block(self, group, part->places[at] & NO_RECORD) < 0) {
-                return -1;
-            }
+            TRY_IF(used, count_block(self, group, part->places[at] & NO_RECORD));
         }
     }
     return 0;
@@ -60,13 +54,9 @@ static int enter(GroupTable *self, uint32_t node) {
         for (int number = 0; number < self->group_count; number++) {
             const CacheGroup *group = self->groups[number];
             whole &= group->role != ROLE_FULL || group_holds(group, tier, node);
-            if (group->role != ROLE_FULL && group_gained(self, tier, group, node) < 0) {
-                return -1;
-            }
+            TRY_IF(group->role != ROLE_FULL, group_gained(self, tier, group, node));
         }
-        if (whole && group_chain(self, tier, node, 1) < 0) {
-            return -1;
-        }
+        TRY_IF(whole, group_chain(self, tier, node, 1));
     }
     return 0;
 }
@@ -74,9 +64,7 @@ static int enter(GroupTable *self, uint32_t node) {
 static int enter_all(GroupTable *self) {
     size_t count = 0;
     Placed *placed = PyMem_RawMalloc(((size_t)self->boundaries + 1) * sizeof *placed);
-    if (placed == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(placed);
     for (uint32_t node = 0; node < self->nodes.next; node++) {
         uint32_t depth = column_get(&self->depths, node);
         if (depth) {
@@ -104,9 +92,7 @@ static int reset_tiers(GroupTable *self, const EventTypes *types, PyObject *even
     }
     contents_clear(&self->contents);
     for (int tier = 1; tier < count; tier++) {
-        if (contents_tier(&self->contents, numbers[tier], types, events) == NULL) {
-            return -1;
-        }
+        NEED(contents_tier(&self->contents, numbers[tier], types, events));
     }
     return 0;
 }

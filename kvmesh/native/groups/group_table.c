@@ -83,9 +83,7 @@ int group_collect(GroupTable *self, const CacheGroup *group, uint32_t block) {
         every = group->step;
     }
     for (uint32_t unit = 0; unit < span && node != NO_RECORD; unit++) {
-        if (unit % every == 0 && push_u32(covered, node) < 0) {
-            return -1;
-        }
+        TRY_IF(unit % every == 0, push_u32(covered, node));
         node = keyed_at(&self->nodes, node)->one;
     }
     for (Py_ssize_t at = 0; at < covered->count / 2; at++) {
@@ -102,26 +100,18 @@ static int add_cover(GroupTable *self, CacheGroup *group, int tier, uint32_t nod
         before |= (unsigned)group_holds(group, upto, node) << upto;
     }
     uint32_t count = column_get(group->covers + tier, node);
-    if (column_set(group->covers + tier, node, count + 1) < 0) {
-        return -1;
-    }
+    TRY(column_set(group->covers + tier, node, count + 1));
     for (int upto = tier; upto < self->contents.tier_count; upto++) {
-        if (!(before >> upto & 1) && group_gained(self, upto, group, node) < 0) {
-            return -1;
-        }
+        TRY_IF(!(before >> upto & 1), group_gained(self, upto, group, node));
     }
     return 0;
 }
 
 static int remove_cover(GroupTable *self, CacheGroup *group, int tier, uint32_t node) {
     uint32_t count = column_get(group->covers + tier, node);
-    if (column_set(group->covers + tier, node, count - 1) < 0) {
-        return -1;
-    }
+    TRY(column_set(group->covers + tier, node, count - 1));
     for (int upto = tier; upto < self->contents.tier_count; upto++) {
-        if (!group_holds(group, upto, node) && group_lost(self, upto, group, node) < 0) {
-            return -1;
-        }
+        TRY_IF(!group_holds(group, upto, node), group_lost(self, upto, group, node));
     }
     return 0;
 }
@@ -168,13 +158,9 @@ static int prune(GroupTable *self, uint32_t node, int chained) {
            keyed_at(&self->nodes, node)->two == NO_LINK) {
         uint32_t above = keyed_at(&self->nodes, node)->one;
         for (int tier = 0; chained && !self->full_count && tier < self->contents.tier_count; tier++) {
-            if (group_chain(self, tier, node, 0) < 0) {
-                return -1;
-            }
+            TRY(group_chain(self, tier, node, 0));
         }
-        if (group_lose_ends(self, node) < 0) {
-            return -1;
-        }
+        TRY(group_lose_ends(self, node));
         if (above != NO_RECORD) {
             siblings_remove(&self->siblings, &keyed_at(&self->nodes, above)->two, node);
         }
@@ -197,34 +183,27 @@ static int hold(GroupTable *self, const GroupStore *store, int tier, uint64_t ha
         }
         uint32_t node = group_find(self, hash);
         node = node == NO_RECORD ? keyed_find(&self->nodes, key) : node;
-        if (node == NO_RECORD) {
-            return set_error(PyExc_ValueError, "no prefix has the key %llu", (unsigned long long)key);
-        }
+        REFUSE(node == NO_RECORD, PyExc_ValueError, "no prefix has the key %llu",
+               (unsigned long long)key);
         block = keyed_make(&group->held, hash);
         if (block == NO_RECORD) {
             return -1;
         }
         *keyed_at(&group->held, block) =
             (KeyedRecord){hash, node, store->span > group->step ? store->span : 0};
-        if (keyed_enter(&group->held, block) < 0 ||
-            column_set(&self->uses, node, column_get(&self->uses, node) + 1) < 0) {
-            return -1;
-        }
+        TRY(keyed_enter(&group->held, block));
+        TRY(column_set(&self->uses, node, column_get(&self->uses, node) + 1));
         self->blocks++;
         group->count++;
     }
     uint32_t count = column_get(group->references + tier, block), room = self->most_references - count;
     uint32_t added = store->times < room ? store->times : room;
-    if (column_set(group->references + tier, block, count + added) < 0) {
-        return -1;
-    }
+    TRY(column_set(group->references + tier, block, count + added));
     if (count || group_collect(self, group, block) < 0) {
         return count ? 1 : -1;
     }
     for (Py_ssize_t at = 0; at < self->covered.count; at++) {
-        if (add_cover(self, group, tier, self->covered.items[at]) < 0) {
-            return -1;
-        }
+        TRY(add_cover(self, group, tier, self->covered.items[at]));
     }
     return 1;
 }
@@ -241,23 +220,17 @@ long long group_store(GroupTable *self, const GroupStore *store) {
     }
     for (Py_ssize_t at = 0; at < store->count; at++) {
         int held = store->left_out[at] ? 1 : hold(self, store, tier, store->hashes[at], store->ends[at]);
-        if (held < 0) {
-            return -1;
-        }
+        TRY(held);
         crowded += !held;
     }
     for (Py_ssize_t at = self->made.count; at-- > 0;) {
         uint32_t node = self->made.items[at];
-        if (column_get(&self->depths, node) && prune(self, node, 0) < 0) {
-            return -1;
-        }
+        TRY_IF(column_get(&self->depths, node), prune(self, node, 0));
     }
     for (Py_ssize_t at = 0; !self->full_count && at < self->made.count; at++) {
         uint32_t node = self->made.items[at];
         for (int one = 0; column_get(&self->depths, node) && one < self->contents.tier_count; one++) {
-            if (group_chain(self, one, node, 1) < 0) {
-                return -1;
-            }
+            TRY(group_chain(self, one, node, 1));
         }
     }
     return crowded;
@@ -270,9 +243,7 @@ static int release(GroupTable *self, CacheGroup *group, uint32_t block) {
     keyed_drop(&group->held, block);
     self->blocks--;
     group->count--;
-    if (column_set(&self->uses, node, column_get(&self->uses, node) - 1) < 0) {
-        return -1;
-    }
+    TRY(column_set(&self->uses, node, column_get(&self->uses, node) - 1));
     return prune(self, node, 1);
 }
 
@@ -297,23 +268,15 @@ long long group_remove(GroupTable *self, CacheGroup *group, int number, const ui
             unknown++;
             continue;
         }
-        if (column_set(group->references + tier, block, times - 1) < 0) {
-            return -1;
-        }
+        TRY(column_set(group->references + tier, block, times - 1));
         if (times > 1) {
             continue;
         }
-        if (group_collect(self, group, block) < 0) {
-            return -1;
-        }
+        TRY(group_collect(self, group, block));
         for (Py_ssize_t one = self->covered.count; one-- > 0;) {
-            if (remove_cover(self, group, tier, self->covered.items[one]) < 0) {
-                return -1;
-            }
+            TRY(remove_cover(self, group, tier, self->covered.items[one]));
         }
-        if (!is_stored(self, group, block) && release(self, group, block) < 0) {
-            return -1;
-        }
+        TRY_IF(!is_stored(self, group, block), release(self, group, block));
     }
     return unknown;
 }

@@ -4,8 +4,7 @@
  * A node is a prefix: a KeyedRecord, its key the content hash, `one` its parent (NO_RECORD: none), `two` its
  * first child. The chain of each tier is a `Contents`. 60 B a prefix, 30 a block of a group.
  */
-#ifndef KVMESH_GROUP_TABLE_H
-#define KVMESH_GROUP_TABLE_H
+#pragma once
 
 #include "engines/contents.h"
 
@@ -134,5 +133,3 @@ static inline int group_holds(const CacheGroup *group, int upto, uint32_t node) 
 static inline uint64_t group_key(const GroupTable *self, uint32_t node) {
     return keyed_at(&self->nodes, node)->key;
 }
-
-#endif

@@ -17,21 +17,16 @@ typedef struct {
     char broken; /* memory ran out in the middle of a change */
 } GroupTableObject;
 
-static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *table_new(NEW_ARGUMENTS) {
     PyObject *stored, *removed;
     long long blocks, references, hidden, run;
-    if (READ_NEW("GroupTable", "OOLLLL",
-                 "stored removed max_blocks max_references max_hidden max_run", &stored, &removed,
-                 &blocks, &references, &hidden, &run) < 0) {
-        return NULL;
-    }
-    if (hidden < 0 || run < 1 || references < 1 || references > COUNT_MASK) {
-        return PyErr_Format(PyExc_ValueError, "bounds of a GroupTable are out of range");
-    }
+    TRY_OR_NULL(READ_NEW("GroupTable", "OOLLLL",
+                         "stored removed max_blocks max_references max_hidden max_run", &stored,
+                         &removed, &blocks, &references, &hidden, &run));
+    REFUSE_OR_NULL(hidden < 0 || run < 1 || references < 1 || references > COUNT_MASK,
+                   PyExc_ValueError, "bounds of a GroupTable are out of range");
     GroupTableObject *self = (GroupTableObject *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     group_table_init(&self->table);
     self->table.most_blocks = blocks;
     self->table.most_references = (uint32_t)references;
@@ -57,12 +52,8 @@ static void table_dealloc(GroupTableObject *self) {
 }
 
 static int begin(GroupTableObject *self) {
-    if (self->busy) {
-        return set_error(PyExc_RuntimeError, "a table of groups is changed while it changes");
-    }
-    if (self->broken) {
-        return set_error(PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
-    }
+    REFUSE(self->busy, PyExc_RuntimeError, "a table of groups is changed while it changes");
+    REFUSE(self->broken, PyExc_MemoryError, "what an engine holds is unknown since memory ran out");
     self->busy = 1;
     return 0;
 }
@@ -81,10 +72,8 @@ static PyObject *end(GroupTableObject *self, PyObject *answer, int changes) {
 }
 
 static CacheGroup *group_at(const GroupTableObject *self, Py_ssize_t slot) {
-    if (slot < 0 || slot >= self->table.group_count) {
-        PyErr_Format(PyExc_IndexError, "there is no group %zd", slot);
-        return NULL;
-    }
+    REFUSE_OR_NULL(slot < 0 || slot >= self->table.group_count, PyExc_IndexError,
+                   "there is no group %zd", slot);
     return self->table.groups[slot];
 }
 
@@ -125,9 +114,7 @@ static int read_numbers(GroupTableObject *self, PyObject *object, Blocks *to, in
 
 static PyObject *table_find(GroupTableObject *self, PyObject *hash) {
     uint64_t number = PyLong_AsUnsignedLongLong(hash);
-    if (number == UINT64_MAX && PyErr_Occurred()) {
-        return NULL;
-    }
+    RETURN_IF(number == UINT64_MAX && PyErr_Occurred(), NULL);
     const GroupTable *table = &self->table;
     uint32_t node = group_find(table, number);
     if (node == NO_RECORD) {
@@ -138,16 +125,15 @@ static PyObject *table_find(GroupTableObject *self, PyObject *hash) {
                          (unsigned long)column_get(&table->depths, node));
 }
 
-static PyObject *table_store(GroupTableObject *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *table_store(GroupTableObject *self, ARGUMENTS) {
     Py_ssize_t slot;
     long long tier;
     uint64_t span, times, root;
     PyObject *hashes, *ends, *before, *path;
-    if (READ_PLACED("store", "nLKKOOOKO", "slot tier span times hashes ends before root path", &slot,
-                    &tier, &span, &times, &hashes, &ends, &before, &root, &path) < 0 ||
-        begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("store", "nLKKOOOKO",
+                            "slot tier span times hashes ends before root path", &slot, &tier,
+                            &span, &times, &hashes, &ends, &before, &root, &path));
+    TRY_OR_NULL(begin(self));
     GroupStore store = {.tier = (int)tier, .root = root, .has_before = before != Py_None};
     store.group = group_at(self, slot);
     store.span = span > UINT32_MAX ? UINT32_MAX : (uint32_t)span;
@@ -173,13 +159,12 @@ static PyObject *table_store(GroupTableObject *self, PyObject *const *args, Py_s
     return end(self, crowded < 0 ? NULL : PyLong_FromLongLong(crowded), 1);
 }
 
-static PyObject *table_remove(GroupTableObject *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *table_remove(GroupTableObject *self, ARGUMENTS) {
     Py_ssize_t slot;
     long long tier;
     PyObject *hashes;
-    if (READ_PLACED("remove", "nLO", "slot tier hashes", &slot, &tier, &hashes) < 0 || begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("remove", "nLO", "slot tier hashes", &slot, &tier, &hashes));
+    TRY_OR_NULL(begin(self));
     CacheGroup *group = group_at(self, slot);
     if (group == NULL || read_numbers(self, hashes, &self->hashes, 0) < 0) {
         return end(self, NULL, 0);
@@ -212,18 +197,14 @@ static PyObject *table_open(GroupTableObject *self, PyObject *tier) {
 }
 
 static PyObject *table_settle(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
-    if (begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(begin(self));
     PyObject *events = PyList_New(0);
     int failed = events == NULL || group_settle(&self->table, &self->types, events) < 0;
     return end(self, checked(events, failed), 1);
 }
 
 static PyObject *table_take_ends(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
-    if (begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(begin(self));
     PyObject *gone = PyList_New(0), *fresh = PyList_New(0), *both = NULL;
     if (gone != NULL && fresh != NULL && group_take_ends(&self->table, &self->types, gone, fresh) == 0) {
         both = PyTuple_Pack(2, gone, fresh);
@@ -233,9 +214,7 @@ static PyObject *table_take_ends(GroupTableObject *self, PyObject *Py_UNUSED(not
 }
 
 static PyObject *table_dump(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
-    if (begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(begin(self));
     PyObject *events = PyList_New(0);
     int failed = events == NULL || group_dump(&self->table, &self->types, events) < 0;
     self->table.contents.run.count = 0;
@@ -246,20 +225,16 @@ static PyObject *table_dump(GroupTableObject *self, PyObject *Py_UNUSED(nothing)
 static int read_group(GroupTable *table, int slot, PyObject *described) {
     int role;
     unsigned long step, need;
-    if (!PyTuple_Check(described)) {
-        return set_error(PyExc_TypeError, "a group is a tuple, not %.100s", Py_TYPE(described)->tp_name);
-    }
+    REFUSE(!PyTuple_Check(described), PyExc_TypeError, "a group is a tuple, not %.100s",
+           Py_TYPE(described)->tp_name);
     if (!PyArg_ParseTuple(described, "ikk:group", &role, &step, &need)) {
         return -1;
     }
-    if (role < ROLE_FULL || role > ROLE_STATE || step < 1 || step > INT_MAX || need > INT_MAX) {
-        return set_error(PyExc_ValueError, "a group has a role, and at least one unit a block");
-    }
+    REFUSE(role < ROLE_FULL || role > ROLE_STATE || step < 1 || step > INT_MAX || need > INT_MAX,
+           PyExc_ValueError, "a group has a role, and at least one unit a block");
     if (slot == table->group_count) {
         CacheGroup *made = PyMem_RawCalloc(1, sizeof *made);
-        if (made == NULL) {
-            return no_memory();
-        }
+        NEED_MEMORY(made);
         keyed_init(&made->held);
         table->groups[table->group_count++] = made;
     }
@@ -270,13 +245,11 @@ static int read_group(GroupTable *table, int slot, PyObject *described) {
     return 0;
 }
 
-static PyObject *table_settle_rule(GroupTableObject *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *table_settle_rule(GroupTableObject *self, ARGUMENTS) {
     PyObject *groups;
     uint64_t align, drop;
-    if (READ_PLACED("settle_rule", "TKK", "groups align drop", &groups, &align, &drop) < 0 ||
-        begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("settle_rule", "TKK", "groups align drop", &groups, &align, &drop));
+    TRY_OR_NULL(begin(self));
     GroupTable *table = &self->table;
     Py_ssize_t count = PyTuple_GET_SIZE(groups);
     if (count < table->group_count || count > MOST_CACHE_GROUPS || align < 1 || align > INT_MAX ||
@@ -298,9 +271,7 @@ static PyObject *table_settle_rule(GroupTableObject *self, PyObject *const *args
 
 static PyObject *table_clear(GroupTableObject *self, PyObject *Py_UNUSED(nothing)) {
     self->broken = 0;
-    if (begin(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(begin(self));
     group_table_clear(&self->table);
     return end(self, Py_NewRef(Py_None), 0);
 }
@@ -310,15 +281,12 @@ static PyObject *table_counts(GroupTableObject *self, PyObject *Py_UNUSED(nothin
     PyObject *groups = PyList_New(0), *tiers = PyList_New(0);
     int failed = groups == NULL || tiers == NULL;
     for (int slot = 0; !failed && slot < table->group_count; slot++) {
-        PyObject *count = PyLong_FromLongLong(table->groups[slot]->count);
-        failed = count == NULL || PyList_Append(groups, count) < 0;
-        Py_XDECREF(count);
+        failed = list_add(groups, PyLong_FromLongLong(table->groups[slot]->count)) < 0;
     }
     for (int at = 0; !failed && at < table->contents.tier_count; at++) {
         const Tier *tier = table->contents.tiers + at;
-        PyObject *count = Py_BuildValue("LLL", tier->held, tier->hidden_count, tier->forgotten);
-        failed = count == NULL || PyList_Append(tiers, count) < 0;
-        Py_XDECREF(count);
+        failed = list_add(tiers, Py_BuildValue("LLL", tier->held, tier->hidden_count,
+                                               tier->forgotten)) < 0;
     }
     if (failed) {
         XDECREF_ALL(groups, tiers);
@@ -327,7 +295,7 @@ static PyObject *table_counts(GroupTableObject *self, PyObject *Py_UNUSED(nothin
     return Py_BuildValue("LLNN", table->blocks, table->boundaries, groups, tiers);
 }
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("find", table_find),
     METHOD_FASTCALL("store", table_store),
     METHOD_FASTCALL("remove", table_remove),
@@ -337,9 +305,7 @@ static PyMethodDef methods[] = {
     METHOD_NOARGS("dump", table_dump),
     METHOD_FASTCALL("settle_rule", table_settle_rule),
     METHOD_NOARGS("clear", table_clear),
-    METHOD_NOARGS("counts", table_counts),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("counts", table_counts))
 
 PyTypeObject group_table_type = {
     GC_TYPE("GroupTable", GroupTableObject, table),

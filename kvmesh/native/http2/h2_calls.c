@@ -59,10 +59,9 @@ static int head_is_sound(PyObject *fields, int trailers) {
         PyObject *field = PyTuple_GET_ITEM(fields, i);
         PyObject *name = PyTuple_GET_ITEM(field, 0), *value = PyTuple_GET_ITEM(field, 1);
         const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(name);
-        if (!is_token(at, PyBytes_GET_SIZE(name)) ||
-            !is_value((const uint8_t *)PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))) {
-            return 0;
-        }
+        EXPECT(is_token(at, PyBytes_GET_SIZE(name)) && is_value((const uint8_t
+                                                                 *)PyBytes_AS_STRING(value),
+                                                                PyBytes_GET_SIZE(value)));
         if (at[0] != ':') {
             regular = 1;
             if (is_of_one_hop(name, value)) {
@@ -81,9 +80,7 @@ static int head_is_sound(PyObject *fields, int trailers) {
 
 static int break_stream(Session *self, Stream *stream, int status, const char *text, PyObject *events) {
     uint32_t id = stream->id;
-    if (finish_stream(self, stream, status, text) < 0) {
-        return -1;
-    }
+    TRY(finish_stream(self, stream, status, text));
     return add_event(events, id, BROKEN, Py_BuildValue("(is)", status, text));
 }
 
@@ -110,9 +107,7 @@ static int take_trailers(Session *self, Stream *stream, int flags, PyObject *fie
     }
     int open = !stream->finished;
     uint32_t id = stream->id;
-    if (reset_stream(self, stream, PROTOCOL_ERROR) < 0) {
-        return -1;
-    }
+    TRY(reset_stream(self, stream, PROTOCOL_ERROR));
     return open ? add_event(events, id, RESET, PyLong_FromLong(PROTOCOL_ERROR)) : 0;
 }
 
@@ -132,29 +127,20 @@ static int take_request(Session *self, uint32_t id, int flags, PyObject *fields,
         return put_number(self, RST_STREAM, id, PROTOCOL_ERROR);
     }
     Stream *stream = stream_open(self, id);
-    if (stream == NULL || add_event(events, id, OPENED, Py_NewRef(fields)) < 0) {
-        return -1;
-    }
+    NEED(stream);
+    TRY(add_event(events, id, OPENED, Py_NewRef(fields)));
     return flags & END_STREAM ? take_end(self, stream, events) : 0;
 }
 
 int take_head(Session *self, uint32_t id, int flags, const uint8_t *block, size_t size, PyObject *events) {
     PyObject *found = PyList_New(0);
-    if (found == NULL) {
-        return -1;
-    }
+    NEED(found);
     int read = hpack_decode(&self->hpack, block, size, (size_t)self->limits.header_bytes, found);
     PyObject *fields = read == HPACK_READ ? PyList_AsTuple(found) : NULL;
     Py_DECREF(found);
-    if (read == HPACK_BROKEN) {
-        return fail(self, events, COMPRESSION_ERROR, "headers that cannot be decoded");
-    }
-    if (read == HPACK_TOO_LARGE) {
-        return fail(self, events, ENHANCE_YOUR_CALM, "headers too large");
-    }
-    if (fields == NULL) {
-        return -1;
-    }
+    FAIL_IF(read == HPACK_BROKEN, COMPRESSION_ERROR, "headers that cannot be decoded");
+    FAIL_IF(read == HPACK_TOO_LARGE, ENHANCE_YOUR_CALM, "headers too large");
+    NEED(fields);
     int failed = take_request(self, id, flags, fields, events);
     Py_DECREF(fields);
     return failed;
@@ -208,9 +194,7 @@ static int take_messages(Session *self, Stream *stream, const uint8_t *at, size_
             }
         }
         size_t rest = (size_t)(stream->need - stream->have), part = rest < size ? rest : size;
-        if (grow_message(stream, stream->have + (Py_ssize_t)part) < 0) {
-            return -1;
-        }
+        TRY(grow_message(stream, stream->have + (Py_ssize_t)part));
         memcpy(PyBytes_AS_STRING(stream->message) + stream->have, at, part);
         stream->have += (Py_ssize_t)part;
         self->held_bytes += (Py_ssize_t)part;
@@ -222,9 +206,7 @@ static int take_messages(Session *self, Stream *stream, const uint8_t *at, size_
             stream->message = NULL;
             stream->prefix_size = 0;
             forgive(self);
-            if (add_event(events, stream->id, MESSAGE, whole) < 0) {
-                return -1;
-            }
+            TRY(add_event(events, stream->id, MESSAGE, whole));
         }
     }
     return 0;
@@ -246,15 +228,11 @@ int take_data(Session *self, const Frame *frame, PyObject *events) {
     Stream *stream = stream_find(self, id);
     if (stream->remote_over) {
         int open = !stream->finished;
-        if (reset_stream(self, stream, STREAM_CLOSED) < 0) {
-            return -1;
-        }
+        TRY(reset_stream(self, stream, STREAM_CLOSED));
         return open ? add_event(events, id, RESET, PyLong_FromLong(STREAM_CLOSED)) : 0;
     }
     int broken = stream->finished ? 0 : take_messages(self, stream, frame->at, frame->size, events);
-    if (broken < 0) {
-        return -1;
-    }
+    TRY(broken);
     if (frame->flags & END_STREAM) {
         return take_end(self, stream, events);
     }

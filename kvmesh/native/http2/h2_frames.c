@@ -7,12 +7,9 @@ static const uint8_t drain_ping[8] = "kvmesh\0\1";
 
 static int take_settings(Session *self, const Frame *frame, PyObject *events) {
     enum { HEADER_TABLE_SIZE = 1, ENABLE_PUSH, MAX_CONCURRENT, INITIAL_WINDOW, MAX_FRAME };
-    if (frame->stream != 0) {
-        return fail(self, events, PROTOCOL_ERROR, "SETTINGS on a stream");
-    }
-    if (frame->flags & ACK ? frame->size != 0 : frame->size % 6 != 0) {
-        return fail(self, events, FRAME_SIZE_ERROR, "SETTINGS of a wrong size");
-    }
+    FAIL_IF(frame->stream != 0, PROTOCOL_ERROR, "SETTINGS on a stream");
+    FAIL_IF(frame->flags & ACK ? frame->size != 0 : frame->size % 6 != 0, FRAME_SIZE_ERROR,
+            "SETTINGS of a wrong size");
     for (const uint8_t *at = frame->at; at < frame->at + frame->size; at += 6) {
         uint32_t value = read_u32(at + 2);
         switch (at[0] << 8 | at[1]) {
@@ -20,20 +17,15 @@ static int take_settings(Session *self, const Frame *frame, PyObject *events) {
             self->table_changed = 1;
             break;
         case ENABLE_PUSH:
-            if (value > 1) {
-                return fail(self, events, PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1");
-            }
+            FAIL_IF(value > 1, PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1");
             break;
         case INITIAL_WINDOW:
-            if (value > LARGEST_WINDOW) {
-                return fail(self, events, FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE above 2^31-1");
-            }
+            FAIL_IF(value > LARGEST_WINDOW, FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE above 2^31-1");
             self->peer_initial = value;
             break;
         case MAX_FRAME:
-            if (value < FRAME_BYTES || value > 0xffffff) {
-                return fail(self, events, PROTOCOL_ERROR, "MAX_FRAME_SIZE out of its range");
-            }
+            FAIL_IF(value < FRAME_BYTES || value > 0xffffff, PROTOCOL_ERROR,
+                    "MAX_FRAME_SIZE out of its range");
             break;
         default:
             break;
@@ -44,12 +36,8 @@ static int take_settings(Session *self, const Frame *frame, PyObject *events) {
 }
 
 static int take_ping(Session *self, const Frame *frame, PyObject *events) {
-    if (frame->stream != 0) {
-        return fail(self, events, PROTOCOL_ERROR, "PING on a stream");
-    }
-    if (frame->size != 8) {
-        return fail(self, events, FRAME_SIZE_ERROR, "PING of a wrong size");
-    }
+    FAIL_IF(frame->stream != 0, PROTOCOL_ERROR, "PING on a stream");
+    FAIL_IF(frame->size != 8, FRAME_SIZE_ERROR, "PING of a wrong size");
     if (!(frame->flags & ACK)) {
         return put_frame(self, PING, ACK, 0, frame->at, frame->size);
     }
@@ -61,13 +49,9 @@ static int take_ping(Session *self, const Frame *frame, PyObject *events) {
 }
 
 static int take_window(Session *self, const Frame *frame, PyObject *events) {
-    if (frame->size != 4) {
-        return fail(self, events, FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size");
-    }
+    FAIL_IF(frame->size != 4, FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size");
     uint32_t more = read_u32(frame->at) & LARGEST_WINDOW;
-    if (more == 0) {
-        return fail(self, events, PROTOCOL_ERROR, "WINDOW_UPDATE by 0");
-    }
+    FAIL_IF(more == 0, PROTOCOL_ERROR, "WINDOW_UPDATE by 0");
     if (frame->stream == 0) {
         self->peer_window += more;
         return self->peer_window <= LARGEST_WINDOW
@@ -86,19 +70,14 @@ static int take_window(Session *self, const Frame *frame, PyObject *events) {
     }
     int open = !stream->finished;
     uint32_t id = stream->id;
-    if (reset_stream(self, stream, FLOW_CONTROL_ERROR) < 0) {
-        return -1;
-    }
+    TRY(reset_stream(self, stream, FLOW_CONTROL_ERROR));
     return open ? add_event(events, id, RESET, PyLong_FromLong(FLOW_CONTROL_ERROR)) : 0;
 }
 
 static int take_reset(Session *self, const Frame *frame, PyObject *events) {
-    if (frame->size != 4) {
-        return fail(self, events, FRAME_SIZE_ERROR, "RST_STREAM of a wrong size");
-    }
-    if (frame->stream == 0 || frame->stream > self->last_stream) {
-        return fail(self, events, PROTOCOL_ERROR, "RST_STREAM of an idle stream");
-    }
+    FAIL_IF(frame->size != 4, FRAME_SIZE_ERROR, "RST_STREAM of a wrong size");
+    FAIL_IF(frame->stream == 0 || frame->stream > self->last_stream, PROTOCOL_ERROR,
+            "RST_STREAM of an idle stream");
     Stream *stream = stream_find(self, frame->stream);
     if (stream == NULL) {
         return 0;
@@ -131,12 +110,8 @@ static int strip(Frame *frame) {
 
 static int take_headers(Session *self, const Frame *whole, PyObject *events) {
     Frame frame = *whole;
-    if (frame.stream % 2 == 0) {
-        return fail(self, events, PROTOCOL_ERROR, "HEADERS on no stream of a client");
-    }
-    if (!strip(&frame)) {
-        return fail(self, events, PROTOCOL_ERROR, "HEADERS with more padding than bytes");
-    }
+    FAIL_IF(frame.stream % 2 == 0, PROTOCOL_ERROR, "HEADERS on no stream of a client");
+    FAIL_IF(!strip(&frame), PROTOCOL_ERROR, "HEADERS with more padding than bytes");
     if (frame.flags & END_HEADERS) {
         return take_head(self, frame.stream, frame.flags, frame.at, frame.size, events);
     }
@@ -148,16 +123,11 @@ static int take_headers(Session *self, const Frame *whole, PyObject *events) {
 
 static int take_continuation(Session *self, const Frame *frame, PyObject *events) {
     Buffer *block = &self->block;
-    if (frame->stream != self->block_stream || self->block_stream == 0) {
-        return fail(self, events, PROTOCOL_ERROR, "CONTINUATION of no headers");
-    }
-    if (++self->block_frames > MOST_CONTINUATIONS ||
-        buffer_size(block) + frame->size > (size_t)self->limits.header_bytes) {
-        return fail(self, events, ENHANCE_YOUR_CALM, "headers too large");
-    }
-    if (buffer_add(block, frame->at, frame->size) < 0) {
-        return -1;
-    }
+    FAIL_IF(frame->stream != self->block_stream || self->block_stream == 0, PROTOCOL_ERROR,
+            "CONTINUATION of no headers");
+    FAIL_IF(++self->block_frames > MOST_CONTINUATIONS || buffer_size(block) + frame->size >
+            (size_t)self->limits.header_bytes, ENHANCE_YOUR_CALM, "headers too large");
+    TRY(buffer_add(block, frame->at, frame->size));
     if (!(frame->flags & END_HEADERS)) {
         return 0;
     }
@@ -172,41 +142,30 @@ static int take_data_frame(Session *self, const Frame *whole, PyObject *events) 
     Frame frame = *whole;
     self->window -= (int64_t)frame.size;
     self->owed += frame.size;
-    if (self->window < 0) {
-        return fail(self, events, FLOW_CONTROL_ERROR, "more DATA than the connection's window");
-    }
-    if (frame.stream % 2 == 0 || frame.stream > self->last_stream) {
-        return fail(self, events, PROTOCOL_ERROR, "DATA on an idle stream");
-    }
+    FAIL_IF(self->window < 0, FLOW_CONTROL_ERROR, "more DATA than the connection's window");
+    FAIL_IF(frame.stream % 2 == 0 || frame.stream > self->last_stream, PROTOCOL_ERROR,
+            "DATA on an idle stream");
     Stream *stream = stream_find(self, frame.stream);
     if (stream == NULL) {
         return put_number(self, RST_STREAM, frame.stream, STREAM_CLOSED);
     }
     stream->window -= (int64_t)frame.size;
-    if (stream->window < 0) {
-        return fail(self, events, FLOW_CONTROL_ERROR, "more DATA than the stream's window");
-    }
+    FAIL_IF(stream->window < 0, FLOW_CONTROL_ERROR, "more DATA than the stream's window");
     stream->owed += frame.size;
-    if (!strip(&frame)) {
-        return fail(self, events, PROTOCOL_ERROR, "DATA with more padding than bytes");
-    }
+    FAIL_IF(!strip(&frame), PROTOCOL_ERROR, "DATA with more padding than bytes");
     return take_data(self, &frame, events);
 }
 
 static int take_priority(Session *self, const Frame *frame, PyObject *events) {
-    if (frame->stream == 0) {
-        return fail(self, events, PROTOCOL_ERROR, "PRIORITY of no stream");
-    }
+    FAIL_IF(frame->stream == 0, PROTOCOL_ERROR, "PRIORITY of no stream");
     return frame->size == 5 ? 0 : fail(self, events, FRAME_SIZE_ERROR, "PRIORITY of a wrong size");
 }
 
 int take_frame(Session *self, const Frame *frame, PyObject *events) {
-    if (self->block_stream != 0 && frame->kind != CONTINUATION) {
-        return fail(self, events, PROTOCOL_ERROR, "headers cut by another frame");
-    }
-    if (!self->settled && frame->kind != SETTINGS) {
-        return fail(self, events, PROTOCOL_ERROR, "the first frame is not SETTINGS");
-    }
+    FAIL_IF(self->block_stream != 0 && frame->kind != CONTINUATION, PROTOCOL_ERROR,
+            "headers cut by another frame");
+    FAIL_IF(!self->settled && frame->kind != SETTINGS, PROTOCOL_ERROR,
+            "the first frame is not SETTINGS");
     self->idle_frames += frame->kind == DATA ? frame->size == 0 : frame->kind != HEADERS;
     switch (frame->kind) {
     case DATA:

@@ -8,27 +8,21 @@ static const uint8_t preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 static int take_and_judge(Session *self, const uint8_t *at, size_t size, PyObject *events) {
     Frame frame = {.kind = at[3], .flags = at[4], .stream = read_u32(at + 5) & MOST_STREAM,
                    .at = at + FRAME_HEAD, .size = size};
-    if (take_frame(self, &frame, events) < 0) {
-        return -1;
-    }
+    TRY(take_frame(self, &frame, events));
     if (self->over) {
         return 0;
     }
-    if (self->idle_frames > self->limits.idle_frames) {
-        return fail(self, events, ENHANCE_YOUR_CALM, "too many frames that move nothing");
-    }
-    if (self->early_resets > self->limits.early_resets) {
-        return fail(self, events, ENHANCE_YOUR_CALM, "too many streams reset before they were answered");
-    }
+    FAIL_IF(self->idle_frames > self->limits.idle_frames, ENHANCE_YOUR_CALM,
+            "too many frames that move nothing");
+    FAIL_IF(self->early_resets > self->limits.early_resets, ENHANCE_YOUR_CALM,
+            "too many streams reset before they were answered");
     return 0;
 }
 
 /* Read a frame's length; 0 with the connection failed when it is too long, -1 with an exception. */
 static int read_length(Session *self, const uint8_t *at, size_t *size, PyObject *events) {
     *size = read_u32(at) >> 8;
-    if (*size > FRAME_BYTES) {
-        return fail(self, events, FRAME_SIZE_ERROR, "a frame larger than 16,384 bytes");
-    }
+    FAIL_IF(*size > FRAME_BYTES, FRAME_SIZE_ERROR, "a frame larger than 16,384 bytes");
     return 0;
 }
 
@@ -39,30 +33,22 @@ static Py_ssize_t complete(Session *self, const uint8_t *at, size_t size, PyObje
     if (buffer_size(frame) < FRAME_HEAD) {
         taken = FRAME_HEAD - buffer_size(frame);
         taken = taken < size ? taken : size;
-        if (buffer_add(frame, at, taken) < 0) {
-            return -1;
-        }
+        TRY(buffer_add(frame, at, taken));
         if (buffer_size(frame) < FRAME_HEAD) {
             return (Py_ssize_t)taken;
         }
     }
-    if (read_length(self, buffer_begin(frame), &length, events) < 0) {
-        return -1;
-    }
+    TRY(read_length(self, buffer_begin(frame), &length, events));
     if (self->over) {
         return (Py_ssize_t)size;
     }
     size_t rest = FRAME_HEAD + length - buffer_size(frame);
     size_t part = rest < size - taken ? rest : size - taken;
-    if (buffer_add(frame, at + taken, part) < 0) {
-        return -1;
-    }
+    TRY(buffer_add(frame, at + taken, part));
     if (part == rest) {
         int failed = take_and_judge(self, buffer_begin(frame), length, events);
         buffer_take(frame, buffer_size(frame));
-        if (failed < 0) {
-            return -1;
-        }
+        TRY(failed);
     }
     return (Py_ssize_t)(taken + part);
 }
@@ -72,24 +58,18 @@ static int take_frames(Session *self, const uint8_t *at, const uint8_t *end, PyO
         size_t size = (size_t)(end - at), length = 0;
         if (buffer_size(&self->frame) > 0 || size < FRAME_HEAD) {
             Py_ssize_t taken = complete(self, at, size, events);
-            if (taken < 0) {
-                return -1;
-            }
+            TRY(taken);
             at += taken;
             continue;
         }
-        if (read_length(self, at, &length, events) < 0) {
-            return -1;
-        }
+        TRY(read_length(self, at, &length, events));
         if (self->over) {
             return 0;
         }
         if (size < FRAME_HEAD + length) {
             return buffer_add(&self->frame, at, size);
         }
-        if (take_and_judge(self, at, length, events) < 0) {
-            return -1;
-        }
+        TRY(take_and_judge(self, at, length, events));
         at += FRAME_HEAD + length;
     }
     return 0;
@@ -98,18 +78,13 @@ static int take_frames(Session *self, const uint8_t *at, const uint8_t *end, PyO
 int receive_bytes(Session *self, const uint8_t *at, size_t size, PyObject *events) {
     const uint8_t *end = at + size;
     while (self->preface_size < PREFACE_BYTES && at < end) {
-        if (*at++ != preface[self->preface_size++]) {
-            return fail(self, events, PROTOCOL_ERROR, "the client does not speak HTTP/2");
-        }
+        FAIL_IF(*at++ != preface[self->preface_size++], PROTOCOL_ERROR,
+                "the client does not speak HTTP/2");
     }
     self->greeted = self->preface_size == PREFACE_BYTES;
-    if (take_frames(self, at, end, events) < 0) {
-        return -1;
-    }
+    TRY(take_frames(self, at, end, events));
     if (!self->over && self->owed * 2 >= (size_t)self->limits.connection_window) {
-        if (put_number(self, WINDOW_UPDATE, 0, (uint32_t)self->owed) < 0) {
-            return -1;
-        }
+        TRY(put_number(self, WINDOW_UPDATE, 0, (uint32_t)self->owed));
         self->window += (int64_t)self->owed;
         self->owed = 0;
     }

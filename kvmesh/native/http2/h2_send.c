@@ -12,9 +12,7 @@ static const uint8_t text_name[] = "\x00\x0c" "grpc-message";
 
 int put_frame(Session *self, int kind, int flags, uint32_t stream, const void *payload, size_t size) {
     Buffer *out = &self->out;
-    if (buffer_reserve(out, FRAME_HEAD + size) < 0) {
-        return -1;
-    }
+    TRY(buffer_reserve(out, FRAME_HEAD + size));
     uint8_t *at = out->at + out->size;
     write_u32(at, (uint32_t)size << 8 | (uint32_t)kind);
     at[4] = (uint8_t)flags;
@@ -56,9 +54,7 @@ int put_greeting(Session *self) {
         payload[6 * i + 1] = settings[i].id;
         write_u32(payload + 6 * i + 2, (uint32_t)settings[i].value);
     }
-    if (put_frame(self, SETTINGS, 0, 0, payload, sizeof payload) < 0) {
-        return -1;
-    }
+    TRY(put_frame(self, SETTINGS, 0, 0, payload, sizeof payload));
     Py_ssize_t more = self->limits.connection_window - DEFAULT_WINDOW;
     return more > 0 ? put_number(self, WINDOW_UPDATE, 0, (uint32_t)more) : 0;
 }
@@ -118,9 +114,7 @@ static Py_ssize_t write_bytes(Writer *self, const uint8_t *from, size_t size) {
         part = part < room ? part : room;
         part = (int64_t)part < window ? part : (size_t)window;
         if (!self->begun) {
-            if (buffer_reserve(out, FRAME_HEAD + part) < 0) {
-                return -1;
-            }
+            TRY(buffer_reserve(out, FRAME_HEAD + part));
             self->at = out->size; /* `start` is 0: all of `out` is taken at once */
             self->begun = 1;
             self->used = 0;
@@ -141,9 +135,7 @@ static Py_ssize_t write_bytes(Writer *self, const uint8_t *from, size_t size) {
 /* Send or keep some bytes; `*keep` once anything waits. */
 static int write_or_keep(Writer *self, const uint8_t *from, size_t size, int *keep) {
     Py_ssize_t done = *keep ? 0 : write_bytes(self, from, size);
-    if (done < 0) {
-        return -1;
-    }
+    TRY(done);
     if ((size_t)done < size) {
         *keep = 1;
         self->session->held_bytes += (Py_ssize_t)size - done;
@@ -166,9 +158,7 @@ int send_messages(Session *self, Stream *stream, PyObject *messages) {
         return 0;
     }
     int keep = self->blocked || buffer_size(&stream->waiting) > 0;
-    if (!keep && put_answer_head(self, stream) < 0) {
-        return -1;
-    }
+    TRY_IF(!keep, put_answer_head(self, stream));
     Writer writer = {.session = self, .stream = stream};
     int failed = 0;
     for (Py_ssize_t i = 0; i < count && !failed; i++) {
@@ -237,9 +227,7 @@ int send_end(Session *self, Stream *stream) {
         ready_add(self, stream);
         return 0;
     }
-    if (put_trailers(self, stream) < 0) {
-        return -1;
-    }
+    TRY(put_trailers(self, stream));
     stream->answered = stream->local_over = 1;
     if (stream->remote_over) {
         stream_drop(self, stream);
@@ -254,24 +242,18 @@ static int send_turn(Session *self, Stream *stream, PyObject *events) {
     Py_ssize_t done = 0;
     if (part > 0) {
         Writer writer = {.session = self, .stream = stream};
-        if (window_of(self, stream) > 0 && put_answer_head(self, stream) < 0) {
-            return -1;
-        }
+        TRY_IF(window_of(self, stream) > 0, put_answer_head(self, stream));
         part = part < FRAME_BYTES ? part : FRAME_BYTES;
         done = write_bytes(&writer, buffer_begin(waiting), part);
         close_frame(&writer);
-        if (done < 0) {
-            return -1;
-        }
+        TRY(done);
         buffer_take(waiting, (size_t)done);
         self->held_bytes -= done;
     }
     size_t left = buffer_size(waiting);
     if (stream->pause_reported && left * ROOM_SHARE <= (size_t)self->limits.waiting_bytes) {
         stream->pause_reported = 0;
-        if (!stream->finished && add_event(events, stream->id, RESUMED, Py_NewRef(Py_None)) < 0) {
-            return -1;
-        }
+        TRY_IF(!stream->finished, add_event(events, stream->id, RESUMED, Py_NewRef(Py_None)));
     }
     if (left > 0) {
         ready_add(self, stream);
@@ -290,9 +272,7 @@ int send_waiting(Session *self, PyObject *events) {
             more = stream != last;
             ready_remove(self, stream);
             int sent = send_turn(self, stream, events);
-            if (sent < 0) {
-                return -1;
-            }
+            TRY(sent);
             moved |= sent;
         }
     }
@@ -304,9 +284,7 @@ int finish_stream(Session *self, Stream *stream, int status, const char *text) {
         return 0;
     }
     PyObject *bytes = PyBytes_FromString(text);
-    if (bytes == NULL) {
-        return -1;
-    }
+    NEED(bytes);
     Py_XSETREF(stream->text, bytes);
     stream->status = status;
     stream->finished = 1;
@@ -320,9 +298,7 @@ int reset_stream(Session *self, Stream *stream, uint32_t code) {
 }
 
 int fail(Session *self, PyObject *events, uint32_t code, const char *text) {
-    if (put_goaway(self, self->last_stream, code, text) < 0) {
-        return -1;
-    }
+    TRY(put_goaway(self, self->last_stream, code, text));
     self->over = 1;
     return add_event(events, 0, FAILED, Py_BuildValue("(Is)", (unsigned)code, text));
 }

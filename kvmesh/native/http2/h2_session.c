@@ -9,9 +9,7 @@
 static const uint8_t drain_ping[8] = "kvmesh\0\1";
 
 static int enter(Session *self) {
-    if (self->busy) {
-        return set_error(PyExc_RuntimeError, "a GrpcSession was called from within itself");
-    }
+    REFUSE(self->busy, PyExc_RuntimeError, "a GrpcSession was called from within itself");
     self->busy = 1;
     return 0;
 }
@@ -33,9 +31,7 @@ static PyObject *leave_with(Session *self, int failed, PyObject *events) {
 
 static PyObject *receive_method(Session *self, PyObject *given) {
     Py_buffer data;
-    if (PyObject_GetBuffer(given, &data, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(PyObject_GetBuffer(given, &data, PyBUF_SIMPLE));
     PyObject *events = PyList_New(0);
     if (events == NULL || enter(self) < 0) {
         Py_XDECREF(events);
@@ -72,11 +68,9 @@ static PyObject *read_messages(PyObject *given) {
     return messages;
 }
 
-static PyObject *send_method(Session *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *send_method(Session *self, ARGUMENTS) {
     PyObject *stream_id, *given;
-    if (READ_PLACED("send", "OO", "stream_id messages", &stream_id, &given) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("send", "OO", "stream_id messages", &stream_id, &given));
     uint32_t id = read_id(stream_id);
     PyObject *messages = id == 0 ? NULL : read_messages(given);
     if (messages == NULL || enter(self) < 0) {
@@ -96,16 +90,13 @@ static PyObject *send_method(Session *self, PyObject *const *args, Py_ssize_t na
     return failed < 0 ? NULL : PyLong_FromSize_t(waiting);
 }
 
-static PyObject *finish_method(Session *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *finish_method(Session *self, ARGUMENTS) {
     PyObject *stream_id, *given, *text;
     long long status;
-    if (READ_PLACED("finish", "OOLS", "stream_id messages status text", &stream_id, &given, &status,
-                    &text) < 0) {
-        return NULL;
-    }
-    if (status < 0 || status > 0xffff) {
-        return PyErr_Format(PyExc_ValueError, "a gRPC status is a number from 0, not %lld", status);
-    }
+    TRY_OR_NULL(READ_PLACED("finish", "OOLS", "stream_id messages status text", &stream_id, &given,
+                            &status, &text));
+    REFUSE_OR_NULL(status < 0 || status > 0xffff, PyExc_ValueError,
+                   "a gRPC status is a number from 0, not %lld", status);
     uint32_t id = read_id(stream_id);
     PyObject *messages = id == 0 ? NULL : read_messages(given);
     if (messages == NULL || enter(self) < 0) {
@@ -125,10 +116,8 @@ static PyObject *finish_method(Session *self, PyObject *const *args, Py_ssize_t 
     return leave(self, failed);
 }
 
-static PyObject *reset_method(Session *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2) {
-        return PyErr_Format(PyExc_TypeError, "reset takes 2 arguments, not %zd", nargs);
-    }
+static PyObject *reset_method(Session *self, ARGUMENTS) {
+    REFUSE_OR_NULL(nargs != 2, PyExc_TypeError, "reset takes 2 arguments, not %zd", nargs);
     uint32_t id = read_id(args[0]);
     unsigned long code = id == 0 ? 0 : PyLong_AsUnsignedLongMask(args[1]);
     if (id == 0 || PyErr_Occurred() || enter(self) < 0) {
@@ -183,9 +172,7 @@ static PyObject *drain_method(Session *self, PyObject *Py_UNUSED(unused)) {
     if (self->over || self->draining) {
         Py_RETURN_NONE;
     }
-    if (enter(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(enter(self));
     self->draining = 1;
     int failed = put_goaway(self, MOST_STREAM, NO_ERROR, "draining") < 0 ||
                  put_frame(self, PING, 0, 0, drain_ping, sizeof drain_ping) < 0;
@@ -193,9 +180,7 @@ static PyObject *drain_method(Session *self, PyObject *Py_UNUSED(unused)) {
 }
 
 static PyObject *reset_idle_method(Session *self, PyObject *Py_UNUSED(unused)) {
-    if (enter(self) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(enter(self));
     self->idle_frames = self->early_resets = 0;
     int failed = 0;
     for (size_t i = 0; i < self->bucket_count; i++) {
@@ -228,24 +213,19 @@ static int limits_are_sound(const SessionLimits *limits) {
            limits->waiting_bytes >= 0 && limits->idle_frames >= 0 && limits->early_resets >= 0;
 }
 
-static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *session_new(NEW_ARGUMENTS) {
     SessionLimits limits;
-    if (READ_NEW("GrpcSession", "nnnnnnnn",
-                 "streams message_bytes header_bytes stream_window connection_window waiting_bytes "
-                 "idle_frames early_resets",
-                 &limits.streams, &limits.message_bytes, &limits.header_bytes,
-                 &limits.stream_window, &limits.connection_window, &limits.waiting_bytes,
-                 &limits.idle_frames, &limits.early_resets) < 0) {
-        return NULL;
-    }
-    if (!limits_are_sound(&limits)) {
-        return PyErr_Format(PyExc_ValueError, "limits out of range: windows are 1 to 2^31-1 bytes, that "
-                            "of a connection at least 65,535");
-    }
+    TRY_OR_NULL(READ_NEW("GrpcSession", "nnnnnnnn",
+                         "streams message_bytes header_bytes stream_window connection_window "
+                         "waiting_bytes idle_frames early_resets", &limits.streams,
+                         &limits.message_bytes, &limits.header_bytes, &limits.stream_window,
+                         &limits.connection_window, &limits.waiting_bytes, &limits.idle_frames,
+                         &limits.early_resets));
+    REFUSE_OR_NULL(!limits_are_sound(&limits), PyExc_ValueError,
+                   "limits out of range: windows are 1 to 2^31-1 bytes, that "
+                   "of a connection at least 65,535");
     Session *self = (Session *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     hpack_init(&self->hpack);
     self->limits = limits;
     self->peer_window = self->peer_initial = DEFAULT_WINDOW;
@@ -265,15 +245,11 @@ static void session_dealloc(Session *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMemberDef members[] = {
-    {"open_streams", T_PYSSIZET, offsetof(Session, open_streams), READONLY, NULL},
-    {"held_bytes", T_PYSSIZET, offsetof(Session, held_bytes), READONLY, NULL},
-    {"greeted", T_BOOL, offsetof(Session, greeted), READONLY, NULL},
-    {"drained", T_BOOL, offsetof(Session, drained), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(members,
+    FIELDS(Session, T_PYSSIZET, READONLY, open_streams, held_bytes)
+    FIELDS(Session, T_BOOL, READONLY, greeted, drained))
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("receive", receive_method),
     METHOD_FASTCALL("send", send_method),
     METHOD_FASTCALL("finish", finish_method),
@@ -284,12 +260,9 @@ static PyMethodDef methods[] = {
     METHOD_NOARGS("unblock", unblock_method),
     METHOD_NOARGS("drain", drain_method),
     METHOD_NOARGS("reset_idle", reset_idle_method),
-    METHOD_NOARGS("take", take_method),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("take", take_method))
 
 PyTypeObject session_type = {
     TYPE("GrpcSession", Session, session),
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

@@ -1,8 +1,7 @@
 /* One HTTP/2 connection of a gRPC server, without its socket. Source: RFC 9113, RFC 7541, and "gRPC over
  * HTTP2" of the gRPC documentation. The pure form: tests/reference/transport/library_session.py.
  */
-#ifndef KVMESH_H2_SESSION_H
-#define KVMESH_H2_SESSION_H
+#pragma once
 
 #include "http2/hpack.h"
 #include "http2/http2.h"
@@ -124,17 +123,13 @@ int reset_stream(Session *self, Stream *stream, uint32_t code);
 
 /* Append an event; takes over the reference to `value`, which may be NULL with an exception set. */
 static inline int add_event(PyObject *events, uint32_t stream, int kind, PyObject *value) {
-    PyObject *event = value == NULL ? NULL : Py_BuildValue("(IiN)", (unsigned)stream, kind, value);
-    if (event == NULL) {
-        return -1;
-    }
-    int failed = PyList_Append(events, event);
-    Py_DECREF(event);
-    return failed;
+    return value == NULL ? -1
+                         : list_add(events, Py_BuildValue("(IiN)", (unsigned)stream, kind, value));
 }
 
 /* End the connection for what the peer did; a text of our own. */
 int fail(Session *self, PyObject *events, uint32_t code, const char *text);
+#define FAIL_IF(wrong, ...) RETURN_IF(wrong, fail(self, events, __VA_ARGS__))
 
 /* Take the peer's bytes; -1 with an exception set. */
 int receive_bytes(Session *self, const uint8_t *at, size_t size, PyObject *events);
@@ -150,5 +145,3 @@ int credit(Session *self, Stream *stream);
 int take_frame(Session *self, const Frame *frame, PyObject *events);
 int take_data(Session *self, const Frame *frame, PyObject *events);
 int take_head(Session *self, uint32_t id, int flags, const uint8_t *block, size_t size, PyObject *events);
-
-#endif

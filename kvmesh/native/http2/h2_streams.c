@@ -23,9 +23,7 @@ int buffer_reserve(Buffer *self, size_t more) {
     while (room - held < more) {
         room *= 2;
     }
-    if (RESIZE(self->at, room) < 0) {
-        return -1;
-    }
+    TRY(RESIZE(self->at, room));
     self->room = room;
     return 0;
 }
@@ -34,9 +32,7 @@ int buffer_add(Buffer *self, const void *from, size_t size) {
     if (size == 0) {
         return 0;
     }
-    if (buffer_reserve(self, size) < 0) {
-        return -1;
-    }
+    TRY(buffer_reserve(self, size));
     memcpy(self->at + self->size, from, size);
     self->size += size;
     return 0;
@@ -72,9 +68,7 @@ Stream *stream_find(Session *self, uint32_t id) {
 static int grow_buckets(Session *self) {
     size_t before = self->bucket_count, count = before ? 2 * before : FEWEST_BUCKETS;
     Stream **old = self->buckets, **buckets = PyMem_Calloc(count, sizeof *buckets);
-    if (buckets == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(buckets);
     self->buckets = buckets;
     self->bucket_count = count;
     for (size_t i = 0; i < before; i++) {
@@ -95,10 +89,7 @@ Stream *stream_open(Session *self, uint32_t id) {
         return NULL;
     }
     Stream *stream = PyMem_Calloc(1, sizeof *stream);
-    if (stream == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
+    NEED_MEMORY_OR_NULL(stream);
     stream->id = id;
     stream->window = self->limits.stream_window;
     Stream **bucket = bucket_of(self, id);

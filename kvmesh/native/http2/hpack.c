@@ -36,9 +36,7 @@ int hpack_ready(void) {
     huffman_ready();
     for (int i = 0; i < STATIC_ENTRIES; i++) {
         known[i] = Py_BuildValue("yy", fields_known[i].name, fields_known[i].value);
-        if (known[i] == NULL) {
-            return -1;
-        }
+        NEED(known[i]);
     }
     return 0;
 }

@@ -1,6 +1,5 @@
 /* HPACK, the decoder's side: header blocks of one connection, in their order. Source: RFC 7541. */
-#ifndef KVMESH_HPACK_H
-#define KVMESH_HPACK_H
+#pragma once
 
 #include "base/base.h"
 
@@ -30,5 +29,3 @@ int hpack_decode(Hpack *self, const uint8_t *at, size_t size, size_t most, PyObj
  * nothing. */
 PyObject *huffman_decode(const uint8_t *at, size_t size);
 void huffman_ready(void);
-
-#endif

@@ -86,9 +86,7 @@ PyObject *huffman_decode(const uint8_t *at, size_t size) {
     uint8_t few[512];
     size_t most = size * 8 / SHORTEST + 1;
     uint8_t *to = most <= sizeof few ? few : PyMem_Malloc(most);
-    if (to == NULL) {
-        return PyErr_NoMemory();
-    }
+    NEED_MEMORY_OR_NULL(to);
     Py_ssize_t length = decode(at, size, to);
     PyObject *text = length < 0 ? NULL : PyBytes_FromStringAndSize((char *)to, length);
     if (to != few) {

@@ -4,8 +4,7 @@
  * sends as far as flow control allows, h2_streams.c holds the streams. hpack.c reads header blocks.
  * h2_session.c is what Python sees.
  */
-#ifndef KVMESH_HTTP2_H
-#define KVMESH_HTTP2_H
+#pragma once
 
 #include "base/base.h"
 
@@ -13,5 +12,3 @@ extern PyTypeObject session_type;
 
 /* Prepare the decoder of header blocks, once; -1 with MemoryError set. */
 int hpack_ready(void);
-
-#endif

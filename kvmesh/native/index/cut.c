@@ -11,18 +11,14 @@
 
 /* Read one rule; -1 with an error set. */
 static int read_rule(Rule *rule, PyObject *given) {
-    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 3) {
-        return set_error(PyExc_TypeError, "a rule is (lookahead, drop, mask)");
-    }
+    REFUSE(!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 3, PyExc_TypeError,
+           "a rule is (lookahead, drop, mask)");
     long lookahead = PyLong_AsLong(PyTuple_GET_ITEM(given, 0));
     long drop = PyErr_Occurred() ? -1 : PyLong_AsLong(PyTuple_GET_ITEM(given, 1));
-    if (PyErr_Occurred()) {
-        return -1;
-    }
-    if (lookahead < 0 || lookahead > MOST_LOOKAHEAD || drop < 0 || drop > MOST_DROP) {
-        return set_error(PyExc_ValueError, "a rule looks ahead at 0 to %d tokens and drops 0 to %d blocks",
-                         MOST_LOOKAHEAD, MOST_DROP);
-    }
+    TRY(no_error());
+    REFUSE(lookahead < 0 || lookahead > MOST_LOOKAHEAD || drop < 0 || drop > MOST_DROP,
+           PyExc_ValueError, "a rule looks ahead at 0 to %d tokens and drops 0 to %d blocks",
+           MOST_LOOKAHEAD, MOST_DROP);
     rule->lookahead = (uint32_t)lookahead;
     rule->drop = (uint32_t)drop;
     return mask_read(PyTuple_GET_ITEM(given, 2), &rule->members);
@@ -30,9 +26,8 @@ static int read_rule(Rule *rule, PyObject *given) {
 
 /* Take a table or None; -1 with TypeError set. */
 static int read_table(Table **table, PyObject *given) {
-    if (given != Py_None && !Py_IS_TYPE(given, &table_type)) {
-        return set_error(PyExc_TypeError, "ends are in a Table, or None");
-    }
+    REFUSE(given != Py_None && !Py_IS_TYPE(given, &table_type), PyExc_TypeError,
+           "ends are in a Table, or None");
     *table = given == Py_None ? NULL : (Table *)Py_NewRef(given);
     return 0;
 }
@@ -41,18 +36,14 @@ static int read_rules(Ends *self, PyObject *rules, uint32_t live_words) {
     Py_ssize_t count = PyTuple_GET_SIZE(rules);
     self->rules = PyMem_Calloc((size_t)count + 1, sizeof *self->rules);
     self->grouped = PyMem_Calloc((size_t)live_words + 1, sizeof *self->grouped);
-    if (self->rules == NULL || self->grouped == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(self->rules);
+    NEED_MEMORY(self->grouped);
     for (Py_ssize_t i = 0; i < count; i++) {
         Rule *rule = self->rules + i;
         self->rule_count = (uint32_t)i + 1;
-        if (read_rule(rule, PyTuple_GET_ITEM(rules, i)) < 0) {
-            return -1;
-        }
-        if (masks_meet(self->grouped, live_words, &rule->members)) {
-            return set_error(PyExc_ValueError, "a worker has two rules");
-        }
+        TRY(read_rule(rule, PyTuple_GET_ITEM(rules, i)));
+        REFUSE(masks_meet(self->grouped, live_words, &rule->members), PyExc_ValueError,
+               "a worker has two rules");
         for (uint32_t word = 0; word < live_words && word < rule->members.size; word++) {
             self->grouped[word] |= rule->members.words[word];
         }
@@ -64,14 +55,11 @@ int ends_read(Ends *self, PyObject *given, uint32_t live_words) {
     if (given == Py_None) {
         return 0;
     }
-    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 3 ||
-        !PyTuple_Check(PyTuple_GET_ITEM(given, 2))) {
-        return set_error(PyExc_TypeError, "ends are (young, old, rules) or None");
-    }
-    if (read_table(&self->young, PyTuple_GET_ITEM(given, 0)) < 0 ||
-        read_table(&self->old, PyTuple_GET_ITEM(given, 1)) < 0) {
-        return -1;
-    }
+    REFUSE(!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 3 ||
+           !PyTuple_Check(PyTuple_GET_ITEM(given, 2)), PyExc_TypeError,
+           "ends are (young, old, rules) or None");
+    TRY(read_table(&self->young, PyTuple_GET_ITEM(given, 0)));
+    TRY(read_table(&self->old, PyTuple_GET_ITEM(given, 1)));
     return read_rules(self, PyTuple_GET_ITEM(given, 2), live_words);
 }
 
@@ -122,10 +110,9 @@ static int make_room(Cut *cut, uint32_t words) {
     if (words <= cut->words) {
         return 0;
     }
-    if (RESIZE(cut->waiting, words) < 0 || RESIZE(cut->chains, words * 64) < 0 ||
-        RESIZE(cut->hits, words * 64) < 0) {
-        return -1;
-    }
+    TRY(RESIZE(cut->waiting, words));
+    TRY(RESIZE(cut->chains, words * 64));
+    TRY(RESIZE(cut->hits, words * 64));
     cut->words = words;
     cut->room = (Py_ssize_t)words * 64;
     return 0;
@@ -268,15 +255,11 @@ static int make_drops(Drops *made, Py_ssize_t count, uint32_t words) {
     made->count = 0;
     made->word_count = 0;
     if (count > made->room) {
-        if (RESIZE(made->drops, count) < 0) {
-            return -1;
-        }
+        TRY(RESIZE(made->drops, count));
         made->room = count;
     }
     if (wanted > made->word_room) {
-        if (RESIZE(made->words, wanted) < 0) {
-            return -1;
-        }
+        TRY(RESIZE(made->words, wanted));
         made->word_room = wanted;
     }
     return 0;
@@ -341,12 +324,9 @@ int ends_cut(const Ends *self, const Prompt *prompt, uint32_t live_words, Drops 
     if (!self->rule_count || !any_grouped(self, found)) {
         return 0;
     }
-    if (found->drops[0].depth > prompt->count) {
-        return set_error(PyExc_ValueError, "a prompt lost blocks while it was searched");
-    }
-    if (make_room(cut, live_words) < 0) {
-        return -1;
-    }
+    REFUSE(found->drops[0].depth > prompt->count, PyExc_ValueError,
+           "a prompt lost blocks while it was searched");
+    TRY(make_room(cut, live_words));
     for (uint32_t i = 0; i < self->rule_count; i++) {
         Walk one = {.ends = self, .rule = self->rules + i, .prompt = prompt, .found = found,
                     .cut = cut, .words = live_words};
@@ -356,9 +336,7 @@ int ends_cut(const Ends *self, const Prompt *prompt, uint32_t live_words, Drops 
         /* The hits of one rule are found in this order. */
         qsort(cut->hits, (size_t)cut->count, sizeof *cut->hits, compare_hits);
     }
-    if (make_drops(&cut->drops, found->count + cut->count, live_words) < 0) {
-        return -1;
-    }
+    TRY(make_drops(&cut->drops, found->count + cut->count, live_words));
     merge(self, found, cut, live_words, &cut->drops);
     exchange(found, &cut->drops);
     return 0;

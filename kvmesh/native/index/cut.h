@@ -1,8 +1,7 @@
 /* Where hits of workers with several cache groups end: what a search found, cut to that. The same
  * as core.index.ends.
  */
-#ifndef KVMESH_CUT_H
-#define KVMESH_CUT_H
+#pragma once
 
 #include "index/search.h"
 
@@ -54,5 +53,3 @@ int ends_cut(const Ends *self, const Prompt *prompt, uint32_t live_words, Drops 
 int ends_have_lookahead(const Ends *self);
 
 void cut_free(Cut *self);
-
-#endif

@@ -54,9 +54,7 @@ static int read_code(Reader *self, uint64_t *code) { return read_bytes(self, 1, 
 /* Read a number in one of the forms that hold none below 0. */
 static int read_number(Reader *self, uint64_t *value) {
     uint64_t code;
-    if (!read_code(self, &code)) {
-        return 0;
-    }
+    EXPECT(read_code(self, &code));
     if (code < 0x80) {
         *value = code;
         return 1;
@@ -66,9 +64,7 @@ static int read_number(Reader *self, uint64_t *value) {
 
 static int read_array(Reader *self, uint64_t *length) {
     uint64_t code;
-    if (!read_code(self, &code)) {
-        return 0;
-    }
+    EXPECT(read_code(self, &code));
     if ((code & 0xf0) == 0x90) {
         *length = code & 0x0f;
         return 1;
@@ -118,9 +114,7 @@ static int read_head(Reader *self, uint64_t epoch, uint64_t first_seq, uint64_t 
 static int check_changes(Reader self, uint64_t events, uint64_t room, int ends) {
     Change change;
     for (uint64_t i = 0; i < events; i++) {
-        if (!read_change(&self, &change, ends)) {
-            return 0;
-        }
+        EXPECT(read_change(&self, &change, ends));
         if (change.kind == STORED) {
             if ((uint64_t)change.count > room) {
                 return 0;
@@ -142,15 +136,11 @@ static int store_change(Table *self, Holding *holding, const Change *change, Tal
 
 static int remove_change(Table *self, Holding *holding, const Change *change, Tally *tally) {
     long long before = holding->blocks;
-    if (tally->gone == NULL && (tally->gone = PyList_New(0)) == NULL) {
-        return -1;
-    }
-    PyObject *run = PyBytes_FromStringAndSize((const char *)change->run, change->count * BLOCK_BYTES);
-    int failed = run == NULL || PyList_Append(tally->gone, run) < 0;
-    Py_XDECREF(run);
-    if (failed || table_remove_run(self, holding, change->run, change->count) < 0) {
-        return -1;
-    }
+    tally->gone = tally->gone == NULL ? PyList_New(0) : tally->gone;
+    NEED(tally->gone);
+    TRY(list_add(tally->gone, PyBytes_FromStringAndSize((const char *)change->run,
+                                                        change->count * BLOCK_BYTES)));
+    TRY(table_remove_run(self, holding, change->run, change->count));
     tally->removed += change->count;
     tally->missing += change->count - (Py_ssize_t)(before - holding->blocks);
     return 0;
@@ -163,9 +153,7 @@ static int change_ends(Table *self, Holding *holding, const Change *change, Tall
         return table_store_run(self, holding, change->run, change->count);
     }
     long long before = holding->blocks;
-    if (table_remove_run(self, holding, change->run, change->count) < 0) {
-        return -1;
-    }
+    TRY(table_remove_run(self, holding, change->run, change->count));
     tally->ends_missing += change->count - (Py_ssize_t)(before - holding->blocks);
     return 0;
 }
@@ -214,9 +202,7 @@ static int read_ordinal(PyObject *object, uint64_t *value) {
 /* Fold a message, of which `args` are the data, the epoch, the first number and the room. */
 static PyObject *fold_message(const Places *places, PyObject *const *args) {
     uint64_t epoch, first_seq, room, events;
-    if (!PyBytes_CheckExact(args[0])) {
-        return PyErr_Format(PyExc_TypeError, "a message is bytes");
-    }
+    REFUSE_OR_NULL(!PyBytes_CheckExact(args[0]), PyExc_TypeError, "a message is bytes");
     int known[] = {read_ordinal(args[1], &epoch), 0, 0};
     known[1] = known[0] < 0 ? -1 : read_ordinal(args[2], &first_seq);
     known[2] = known[1] < 0 ? -1 : read_ordinal(args[3], &room);
@@ -234,27 +220,20 @@ static PyObject *fold_message(const Places *places, PyObject *const *args) {
 
 /* fold(holding, data, epoch, first_seq, room) */
 PyObject *table_fold(Table *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 5) {
-        return PyErr_Format(PyExc_TypeError, "fold takes 5 arguments, not %zd", nargs);
-    }
-    if (!Py_IS_TYPE(args[0], &holding_type)) {
-        return PyErr_Format(PyExc_TypeError, "a Holding and bytes are needed");
-    }
+    REFUSE_OR_NULL(nargs != 5, PyExc_TypeError, "fold takes 5 arguments, not %zd", nargs);
+    REFUSE_OR_NULL(!Py_IS_TYPE(args[0], &holding_type), PyExc_TypeError,
+                   "a Holding and bytes are needed");
     Places places = {.blocks = self, .held = (Holding *)args[0]};
     return fold_message(&places, args + 1);
 }
 
 /* fold_ends(holding, data, epoch, first_seq, room, (table, holding)) */
 PyObject *table_fold_ends(Table *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 6) {
-        return PyErr_Format(PyExc_TypeError, "fold_ends takes 6 arguments, not %zd", nargs);
-    }
+    REFUSE_OR_NULL(nargs != 6, PyExc_TypeError, "fold_ends takes 6 arguments, not %zd", nargs);
     Places places = {.blocks = self, .held = (Holding *)args[0]};
-    if (!Py_IS_TYPE(args[0], &holding_type) || !PyTuple_Check(args[5]) ||
-        !PyArg_ParseTuple(args[5], "O!O!", &table_type, &places.ends, &holding_type,
-                          &places.ended)) {
-        return PyErr_Format(PyExc_TypeError, "a Holding, bytes, and (Table, Holding) of ends are "
-                                             "needed");
-    }
+    REFUSE_OR_NULL(!Py_IS_TYPE(args[0], &holding_type) || !PyTuple_Check(args[5]) ||
+                   !PyArg_ParseTuple(args[5], "O!O!", &table_type, &places.ends, &holding_type,
+                                     &places.ended), PyExc_TypeError,
+                   "a Holding, bytes, and (Table, Holding) of ends are needed");
     return fold_message(&places, args + 1);
 }

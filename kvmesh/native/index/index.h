@@ -4,8 +4,7 @@
  * workers drop out, asking prompt.c for hashes; cut.c cuts hits to where they may end. view.c is what a
  * search needs, table_type.c what Python sees of a table.
  */
-#ifndef KVMESH_INDEX_H
-#define KVMESH_INDEX_H
+#pragma once
 
 #include "table/table.h"
 
@@ -23,5 +22,3 @@ PyObject *table_clear_bits(Table *self, PyObject *const *args, Py_ssize_t nargs)
 PyObject *table_pieces(Table *self, PyObject *nothing);
 PyObject *table_view(Table *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *table_find_drops(Table *self, PyObject *const *args, Py_ssize_t nargs);
-
-#endif

@@ -65,9 +65,7 @@ static int ask(Prompt *prompt, Py_ssize_t wanted) {
     PyObject *blocks =
         count == NULL ? NULL : PyObject_CallMethodOneArg(self->hashes, interned.upto, count);
     Py_XDECREF(count);
-    if (blocks == NULL) {
-        return -1;
-    }
+    NEED(blocks);
     int failed = PyObject_GetBuffer(blocks, &self->view, PyBUF_FORMAT | PyBUF_ND) < 0;
     Py_DECREF(blocks);
     if (failed) {

@@ -1,6 +1,5 @@
 /* A prompt whose hashes a Python object computes as far as they are asked for. */
-#ifndef KVMESH_PROMPT_H
-#define KVMESH_PROMPT_H
+#pragma once
 
 #include "index/search.h"
 
@@ -18,5 +17,3 @@ void prompt_open(AskedPrompt *self, PyObject *hashes);
 int prompt_ask_ids(AskedPrompt *self);
 
 void prompt_close(AskedPrompt *self);
-
-#endif

@@ -106,29 +106,10 @@ static int any_live(const Search *self, Holders who) {
     return 0;
 }
 
-/* Return room for one more than `count` things of `size` bytes; NULL with MemoryError set. */
-static void *grown(void *things, Py_ssize_t count, Py_ssize_t *room, size_t size) {
-    if (count < *room) {
-        return things;
-    }
-    Py_ssize_t wanted = *room ? *room * 2 : 64;
-    void *more = PyMem_Realloc(things, (size_t)wanted * size);
-    if (more == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    *room = wanted;
-    return more;
-}
-
 static int push(Search *self, Py_ssize_t at, Holders holders) {
     Drops *found = self->found;
-    Post *posts = grown(found->posts, found->post_count, &found->post_room, sizeof *posts);
-    if (posts == NULL) {
-        return -1;
-    }
-    found->posts = posts;
-    posts[found->post_count++] = (Post){at, holders};
+    TRY(GROW(found->posts, found->post_count, found->post_room, 64));
+    found->posts[found->post_count++] = (Post){at, holders};
     return 0;
 }
 
@@ -144,9 +125,8 @@ static int ask(Search *self, Py_ssize_t count) {
             return -1;
         }
         /* It may have run someone else's code, and that may have changed the tables. */
-        if (changes_of(self) != self->changes) {
-            return set_error(PyExc_RuntimeError, "a table changed while it was searched");
-        }
+        REFUSE(changes_of(self) != self->changes, PyExc_RuntimeError,
+               "a table changed while it was searched");
     }
     self->blocks = prompt->known;
     self->count = prompt->count;
@@ -158,9 +138,7 @@ static uint64_t *word_room(Drops *self, uint32_t size) {
     if (self->word_count + size > self->word_room) {
         size_t room = self->word_room * 2 + size;
         const uint64_t *before = self->words;
-        if (RESIZE(self->words, room) < 0) {
-            return NULL;
-        }
+        TRY_OR_NULL(RESIZE(self->words, room));
         for (Py_ssize_t i = 0; i < self->count; i++) {
             self->drops[i].words = self->words + (self->drops[i].words - before);
         }
@@ -176,14 +154,9 @@ static int add_drop(Search *self, Py_ssize_t depth, Holders holders) {
     if (size > self->live_words) {
         size = self->live_words;
     }
-    Drop *drops = grown(found->drops, found->count, &found->room, sizeof *drops);
-    if (drops != NULL) {
-        found->drops = drops;
-    }
-    uint64_t *ending = drops == NULL ? NULL : word_room(found, size);
-    if (ending == NULL) {
-        return -1;
-    }
+    TRY(GROW(found->drops, found->count, found->room, 64));
+    uint64_t *ending = word_room(found, size);
+    NEED(ending);
     for (uint32_t word = 0; word < size; word++) {
         ending[word] = word_of(self, holders, word) & self->live[word] & ~found->seen[word];
         found->seen[word] |= ending[word];
@@ -191,7 +164,7 @@ static int add_drop(Search *self, Py_ssize_t depth, Holders holders) {
         last = ending[word] ? word + 1 : last;
     }
     if (last) {
-        drops[found->count++] = (Drop){depth, ending, start, last};
+        found->drops[found->count++] = (Drop){depth, ending, start, last};
         found->word_count += last;
     }
     return 0;
@@ -216,16 +189,12 @@ static int bisect(Search *self, Py_ssize_t high) {
                 } else if (same(self, found, mask)) {
                     low = middle;
                 } else {
-                    if (push(self, low, mask) < 0) {
-                        return -1;
-                    }
+                    TRY(push(self, low, mask));
                     low = middle;
                     mask = found.newer == NOBODY ? (Holders){NO_SET, NO_SET} : found;
                 }
             }
-            if (add_drop(self, low + 1, mask) < 0) {
-                return -1;
-            }
+            TRY(add_drop(self, low + 1, mask));
         }
         high = low;
         beyond = mask;
@@ -238,9 +207,7 @@ static int search(Search *self) {
     Py_ssize_t low = 0, last;
     Holders found;
     Py_ssize_t asked = AHEAD;
-    if (ask(self, asked) < 0) {
-        return -1;
-    }
+    TRY(ask(self, asked));
     while (low < self->count) {
         last = self->count - 1;
         fetch(self, low);
@@ -250,18 +217,14 @@ static int search(Search *self) {
         if (!any_live(self, found)) {
             return bisect(self, low);
         }
-        if (push(self, low, found) < 0) {
-            return -1;
-        }
+        TRY(push(self, low, found));
         if (last == low) {
             /* Fewer than were asked for are all there are. */
             if (self->count < asked) {
                 break;
             }
             asked = low + 1 + (low >> 2 > AHEAD ? low >> 2 : AHEAD);
-            if (ask(self, asked) < 0) {
-                return -1;
-            }
+            TRY(ask(self, asked));
             last = self->count - 1;
             if (last <= low) {
                 break;
@@ -269,9 +232,8 @@ static int search(Search *self) {
         }
         low = last;
     }
-    if (self->count <= low && self->found->post_count) {
-        return set_error(PyExc_ValueError, "a prompt lost blocks while it was searched");
-    }
+    REFUSE(self->count <= low && self->found->post_count, PyExc_ValueError,
+           "a prompt lost blocks while it was searched");
     return bisect(self, low + 1);
 }
 
@@ -280,9 +242,7 @@ static int prepare(Drops *self, uint32_t live_words) {
     self->count = self->post_count = 0;
     self->word_count = 0;
     if (live_words > self->seen_room) {
-        if (RESIZE(self->seen, live_words) < 0) {
-            return -1;
-        }
+        TRY(RESIZE(self->seen, live_words));
         self->seen_room = live_words;
     }
     if (live_words) {

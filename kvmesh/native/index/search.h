@@ -1,6 +1,5 @@
 /* Where along a prompt workers drop out, found without a Python object made. */
-#ifndef KVMESH_SEARCH_H
-#define KVMESH_SEARCH_H
+#pragma once
 
 #include "index/index.h"
 
@@ -55,5 +54,3 @@ int table_search_prompt(const Table *newer, const Table *older, Prompt *prompt,
                         const uint64_t *live, uint32_t live_words, Drops *found);
 
 void drops_free(Drops *self);
-
-#endif

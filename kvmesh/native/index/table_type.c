@@ -4,7 +4,7 @@
 #include "base/shell.h"
 #include "index/index.h"
 
-static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *table_new(NEW_ARGUMENTS) {
     Table *self = (Table *)type->tp_alloc(type, 0);
     if (self != NULL && (READ_NEW("Table", "", "", NULL) < 0 ||
                          (self->holdings = PyDict_New()) == NULL || sets_init(&self->sets) < 0)) {
@@ -13,10 +13,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     return (PyObject *)self;
 }
 
-static int table_traverse(Table *self, visitproc visit, void *arg) {
-    Py_VISIT(self->holdings);
-    return 0;
-}
+TRAVERSE(Table, table, holdings)
 
 static int table_forget(Table *self) {
     if (self->holdings != NULL) {
@@ -36,11 +33,9 @@ static void table_dealloc(Table *self) {
     Py_TYPE(self)->tp_free(self);
 }
 
-static PyObject *table_admit(Table *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *table_admit(Table *self, ARGUMENTS) {
     PyObject *worker, *bit;
-    if (READ_PLACED("admit", "OO", "worker bit", &worker, &bit) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("admit", "OO", "worker bit", &worker, &bit));
     PyObject *known = PyDict_GetItemWithError(self->holdings, worker);
     if (known != NULL || PyErr_Occurred()) {
         return Py_XNewRef(known);
@@ -51,9 +46,7 @@ static PyObject *table_admit(Table *self, PyObject *const *args, Py_ssize_t narg
         return NULL;
     }
     Holding *holding = PyObject_New(Holding, &holding_type);
-    if (holding == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(holding);
     holding->bit = Py_NewRef(bit);
     holding->slot = (uint32_t)slot;
     holding->blocks = 0;
@@ -64,27 +57,24 @@ static PyObject *table_admit(Table *self, PyObject *const *args, Py_ssize_t narg
     return (PyObject *)holding;
 }
 
-static PyObject *table_store(Table *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *table_store(Table *self, ARGUMENTS) {
     Py_buffer view;
     Holding *holding;
     PyObject *run;
-    if (READ_PLACED("store", "!O", "holding run", &holding_type, &holding, &run) < 0 ||
-        PyObject_GetBuffer(run, &view, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("store", "!O", "holding run", &holding_type, &holding, &run));
+    TRY_OR_NULL(PyObject_GetBuffer(run, &view, PyBUF_SIMPLE));
     int failed = table_store_run(self, holding, view.buf, view.len / BLOCK_BYTES);
     PyBuffer_Release(&view);
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *table_extend(Table *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *table_extend(Table *self, ARGUMENTS) {
     Py_buffer view;
     Holding *holding;
     PyObject *behind, *run;
     uint64_t parent;
-    if (READ_PLACED("extend", "!OO", "holding parent run", &holding_type, &holding, &behind, &run) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("extend", "!OO", "holding parent run", &holding_type, &holding, &behind,
+                            &run));
     int known = read_block(behind, &parent);
     if (known < 0 || PyObject_GetBuffer(run, &view, PyBUF_SIMPLE) < 0) {
         return NULL;
@@ -95,14 +85,12 @@ static PyObject *table_extend(Table *self, PyObject *const *args, Py_ssize_t nar
     return failed ? NULL : PyBool_FromLong(known);
 }
 
-static PyObject *table_remove(Table *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *table_remove(Table *self, ARGUMENTS) {
     Py_buffer view;
     Holding *holding;
     PyObject *run;
-    if (READ_PLACED("remove", "!O", "holding run", &holding_type, &holding, &run) < 0 ||
-        PyObject_GetBuffer(run, &view, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("remove", "!O", "holding run", &holding_type, &holding, &run));
+    TRY_OR_NULL(PyObject_GetBuffer(run, &view, PyBUF_SIMPLE));
     PyObject *missing = PyList_New(0);
     Py_ssize_t count = view.len / BLOCK_BYTES;
     if (missing != NULL && table_remove_noting(self, holding, view.buf, count, missing) < 0) {
@@ -112,12 +100,10 @@ static PyObject *table_remove(Table *self, PyObject *const *args, Py_ssize_t nar
     return missing;
 }
 
-static PyObject *table_holds(Table *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *table_holds(Table *self, ARGUMENTS) {
     uint64_t block;
     PyObject *bit, *given;
-    if (READ_PLACED("holds", "OO", "bit block", &bit, &given) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("holds", "OO", "bit block", &bit, &given));
     int64_t slot = mask_slot(bit);
     int known = slot < 0 ? -1 : read_block(given, &block);
     return known < 0 ? NULL : PyBool_FromLong(known && table_held_by(self, block, (uint32_t)slot));
@@ -133,16 +119,11 @@ static PyObject *table_mask(Table *self, PyObject *object) {
     return entry == NULL ? PyLong_FromLong(0) : Py_XNewRef(sets_mask(&self->sets, entry->set));
 }
 
-static PyObject *table_size(Table *self, PyObject *Py_UNUSED(nothing)) {
-    return PyLong_FromUnsignedLongLong(self->blocks);
-}
+RETURNS(Table, table_size, PyLong_FromUnsignedLongLong(self->blocks))
 
-static PyMemberDef members[] = {
-    {"holdings", T_OBJECT_EX, offsetof(Table, holdings), READONLY, "worker -> Holding"},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(members, FIELDS(Table, T_OBJECT_EX, READONLY, holdings))
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_FASTCALL("admit", table_admit),
     METHOD_FASTCALL("store", table_store),
     METHOD_FASTCALL("extend", table_extend),
@@ -158,13 +139,10 @@ static PyMethodDef methods[] = {
     METHOD_FASTCALL("find_drops", table_find_drops),
     METHOD_FASTCALL("view", table_view),
     METHOD_NOARGS("pieces", table_pieces),
-    METHOD_O("loader", table_loader),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("loader", table_loader))
 
 PyTypeObject table_type = {
     GC_TYPE("Table", Table, table),
     .tp_clear = (inquiry)table_forget,
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

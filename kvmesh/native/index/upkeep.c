@@ -21,9 +21,7 @@ static int move_block(Table *self, Table *target, uint64_t block, const Mask *ma
     Shard *from = self->shards + (block & 255), *to = target->shards + (block & 255);
     uint64_t hash = mixed(block);
     Entry *entry = shard_find(to, block, hash);
-    if (entry != NULL && table_keep_entry(target, block & 255, hash, entry) < 0) {
-        return -1;
-    }
+    TRY_IF(entry != NULL, table_keep_entry(target, block & 255, hash, entry));
     uint32_t set = joined(target, entry == NULL ? NO_SET : entry->set, mask);
     if (set == NO_SET) {
         return -1;
@@ -34,24 +32,19 @@ static int move_block(Table *self, Table *target, uint64_t block, const Mask *ma
         return -1;
     }
     entry = shard_find(from, block, hash);
-    if (entry != NULL && table_keep_entry(self, block & 255, hash, entry) < 0) {
-        return -1;
-    }
+    TRY_IF(entry != NULL, table_keep_entry(self, block & 255, hash, entry));
     if (entry != NULL) {
         drop_entry(self, from, block, hash, entry);
     }
     return 0;
 }
 
-PyObject *table_move(Table *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *table_move(Table *self, ARGUMENTS) {
     Py_buffer view;
     Mask mask;
-    if (nargs != 3 || !Py_IS_TYPE(args[2], &table_type) || (PyObject *)self == args[2]) {
-        return PyErr_Format(PyExc_TypeError, "move takes a run, a mask and another Table");
-    }
-    if (mask_read(args[1], &mask) < 0) {
-        return NULL;
-    }
+    REFUSE_OR_NULL(nargs != 3 || !Py_IS_TYPE(args[2], &table_type) || (PyObject *)self == args[2],
+                   PyExc_TypeError, "move takes a run, a mask and another Table");
+    TRY_OR_NULL(mask_read(args[1], &mask));
     Table *target = (Table *)args[2];
     int failed = -1;
     if (!mask.size) {
@@ -144,9 +137,7 @@ static int is_sparse(const Shard *shard) {
 /* Clear bits in one segment, which may be another afterwards; -1 for no memory. */
 static int clean_segment(Table *self, uint32_t number, Segment *segment, uint64_t hash,
                          const Mask *dead) {
-    if (table_keep_segment(self, number, segment) < 0) {
-        return -1;
-    }
+    TRY(table_keep_segment(self, number, segment));
     int orphans = clean_entries(self, segment, dead);
     if (orphans > 0) {
         drop_orphans(self, number, segment, dead);
@@ -172,9 +163,7 @@ static int clean_some(Table *self, uint32_t number, uint64_t *hash, const Mask *
     uint64_t walk = place;
     for (; places < CLEANED && (segment = shard_walk(shard, &walk)) != NULL; place = walk) {
         places += segment->room;
-        if (clean_segment(self, number, segment, hash_at(shard, place), dead) < 0) {
-            return -1;
-        }
+        TRY(clean_segment(self, number, segment, hash_at(shard, place), dead));
     }
     int done = walk >> shard->depth != 0;
     *hash = done ? 0 : hash_at(shard, walk);
@@ -184,23 +173,19 @@ static int clean_some(Table *self, uint32_t number, uint64_t *hash, const Mask *
 int64_t table_clear_some(Table *self, uint32_t number, PyObject *bits, uint64_t *hash) {
     Mask dead;
     uint32_t before = self->shards[number].used;
-    if (mask_read(bits, &dead) < 0) {
-        return -1;
-    }
+    TRY(mask_read(bits, &dead));
     self->changes++;
     int failed = clean_some(self, number, hash, &dead) < 0;
     PyMem_Free(dead.words);
     return failed ? -1 : (int64_t)(before < CLEANED ? before : CLEANED);
 }
 
-PyObject *table_clear_bits(Table *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *table_clear_bits(Table *self, ARGUMENTS) {
     PyObject *shard, *bits;
     uint32_t number;
     uint64_t hash;
-    if (READ_PLACED("clear_bits", "OOK", "number bits hash", &shard, &bits, &hash) < 0 ||
-        shard_number(shard, &number) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("clear_bits", "OOK", "number bits hash", &shard, &bits, &hash));
+    TRY_OR_NULL(shard_number(shard, &number));
     int64_t blocks = table_clear_some(self, number, bits, &hash);
     return blocks < 0 ? NULL : Py_BuildValue("LK", (long long)blocks, (unsigned long long)hash);
 }
@@ -214,9 +199,7 @@ static void free_piece(PyObject *capsule) {
 /* Return what holds the memory of a shard, which is empty then; NULL with MemoryError set. */
 static PyObject *piece_of(Table *self, Shard *shard) {
     Shard *moved = PyMem_Malloc(sizeof *moved);
-    if (moved == NULL) {
-        return PyErr_NoMemory();
-    }
+    NEED_MEMORY_OR_NULL(moved);
     PyObject *piece = PyCapsule_New(moved, NULL, free_piece);
     if (piece == NULL) {
         PyMem_Free(moved);

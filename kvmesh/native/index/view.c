@@ -49,18 +49,14 @@ static PyObject *list_masks(const Drops *found) {
     return list;
 }
 
-PyObject *table_find_drops(Table *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs < 2 || nargs > 3) {
-        return PyErr_Format(PyExc_TypeError, "find_drops takes 2 or 3 arguments, not %zd", nargs);
-    }
-    if (nargs == 3 && args[2] != Py_None && !Py_IS_TYPE(args[2], &table_type)) {
-        return PyErr_Format(PyExc_TypeError, "older is a Table or None");
-    }
+PyObject *table_find_drops(Table *self, ARGUMENTS) {
+    REFUSE_OR_NULL(nargs < 2 || nargs > 3, PyExc_TypeError,
+                   "find_drops takes 2 or 3 arguments, not %zd", nargs);
+    REFUSE_OR_NULL(nargs == 3 && args[2] != Py_None && !Py_IS_TYPE(args[2], &table_type),
+                   PyExc_TypeError, "older is a Table or None");
     const Table *older = nargs == 3 && args[2] != Py_None ? (const Table *)args[2] : NULL;
     Mask live;
-    if (mask_read(args[1], &live) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(mask_read(args[1], &live));
     AskedPrompt asked;
     Drops found = take_spare();
     prompt_open(&asked, args[0]);
@@ -96,9 +92,7 @@ static PyObject *list_holdings(const View *self, const Table *table) {
 /* Read the live slots, which must all have names; -1 with an error set. */
 static int read_live(View *self, PyObject *object) {
     Mask live;
-    if (mask_read(object, &live) < 0) {
-        return -1;
-    }
+    TRY(mask_read(object, &live));
     self->live = live.words;
     self->live_words = live.size;
     Py_ssize_t slots = PyTuple_GET_SIZE(self->names);
@@ -106,24 +100,18 @@ static int read_live(View *self, PyObject *object) {
     if (live.size) {
         highest = (int64_t)live.size * 64 - 1 - __builtin_clzll(live.words[live.size - 1]);
     }
-    if (highest >= (int64_t)slots) {
-        return set_error(PyExc_ValueError, "slot %lld is live, but only %zd have names",
-                         (long long)highest, slots);
-    }
+    REFUSE(highest >= (int64_t)slots, PyExc_ValueError,
+           "slot %lld is live, but only %zd have names", (long long)highest, slots);
     return 0;
 }
 
-PyObject *table_view(Table *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs < 3 || nargs > 4) {
-        return PyErr_Format(PyExc_TypeError, "view takes 3 or 4 arguments, not %zd", nargs);
-    }
-    if (args[0] != Py_None && !Py_IS_TYPE(args[0], &table_type)) {
-        return PyErr_Format(PyExc_TypeError, "older is a Table or None");
-    }
+PyObject *table_view(Table *self, ARGUMENTS) {
+    REFUSE_OR_NULL(nargs < 3 || nargs > 4, PyExc_TypeError, "view takes 3 or 4 arguments, not %zd",
+                   nargs);
+    REFUSE_OR_NULL(args[0] != Py_None && !Py_IS_TYPE(args[0], &table_type), PyExc_TypeError,
+                   "older is a Table or None");
     View *view = (View *)view_type.tp_alloc(&view_type, 0);
-    if (view == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(view);
     view->young = (Table *)Py_NewRef(self);
     view->old = args[0] == Py_None ? NULL : (Table *)Py_NewRef(args[0]);
     view->names = PySequence_Tuple(args[1]);
@@ -277,35 +265,23 @@ static PyObject *view_sizes(View *self, PyObject *Py_UNUSED(nothing)) {
     return sizes;
 }
 
-static PyObject *view_live(View *self, void *Py_UNUSED(closure)) {
-    return mask_int(self->live, self->live_words);
-}
+GETTER(View, view_live, mask_int(self->live, self->live_words))
 
-static PyMemberDef members[] = {
-    {"young", T_OBJECT_EX, offsetof(View, young), READONLY, "the table, the newer of two"},
-    {"old", T_OBJECT, offsetof(View, old), READONLY, "the older table or None"},
-    {"names", T_OBJECT_EX, offsetof(View, names), READONLY, "slot -> worker"},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(members,
+    FIELDS(View, T_OBJECT_EX, READONLY, young, names)
+    FIELDS(View, T_OBJECT, READONLY, old))
 
-static PyGetSetDef getters[] = {
-    {"live", (getter)view_live, NULL, "The mask of the slots that count.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+GETTERS(getters, {"live", (getter)view_live, NULL, "The mask of the slots that count.", NULL})
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("find_matches", view_find_matches),
     METHOD_O("find_groups", view_find_groups),
     METHOD_O("find_hits", view_find_hits),
-    METHOD_NOARGS("sizes", view_sizes),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("sizes", view_sizes))
 
 PyTypeObject view_type = {
     SLOTS("View", sizeof(View), Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION),
     .tp_dealloc = (destructor)view_dealloc,
     .tp_traverse = (traverseproc)view_traverse,
-    .tp_members = members,
-    .tp_getset = getters,
-    .tp_methods = methods,
+    .tp_members = members, .tp_getset = getters, .tp_methods = methods,
 };

@@ -1,7 +1,6 @@
 /* View: what a search needs of an index, looked up once. It never changes but for what the tables
  * hold: whoever assigns or releases a slot, or takes another table, makes a new one. */
-#ifndef KVMESH_VIEW_H
-#define KVMESH_VIEW_H
+#pragma once
 
 #include "index/cut.h"
 
@@ -43,5 +42,3 @@ static inline int view_search(const View *self, const uint64_t *hashes, Py_ssize
                               Drops *found) {
     return table_search(self->young, self->old, hashes, count, self->live, self->live_words, found);
 }
-
-#endif

@@ -1,26 +1,18 @@
 /* Histogram and TokenCounts: counts that a request adds to in passing. */
+#include "base/arrays.h"
 #include "base/shell.h"
 #include "insight/totals.h"
 
 void histogram_observe(Histogram *self, double value) {
     Py_ssize_t low = 0, high = self->size;
-    while (low < high) {
-        Py_ssize_t middle = (low + high) / 2;
-        if (self->upper[middle] < value) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    BISECT(low, high, self->upper[middle] < value);
     self->counts[low]++;
     self->total += value;
 }
 
 static PyObject *observe_method(Histogram *self, PyObject *given) {
     double value;
-    if (read_double(given, &value) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(read_double(given, &value));
     histogram_observe(self, value);
     Py_RETURN_NONE;
 }
@@ -40,26 +32,20 @@ static int read_bounds(Histogram *self, PyObject *bounds) {
     self->size = PyTuple_GET_SIZE(bounds);
     self->upper = PyMem_Calloc((size_t)self->size + 1, sizeof *self->upper);
     self->counts = PyMem_Calloc((size_t)self->size + 1, sizeof *self->counts);
-    if (self->upper == NULL || self->counts == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(self->upper);
+    NEED_MEMORY(self->counts);
     for (Py_ssize_t i = 0; i < self->size; i++) {
         self->upper[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(bounds, i));
-        if (PyErr_Occurred()) {
-            return -1;
-        }
-        if (i && !(self->upper[i - 1] < self->upper[i])) {
-            return set_error(PyExc_ValueError, "the bounds of a histogram rise");
-        }
+        TRY(no_error());
+        REFUSE(i && !(self->upper[i - 1] < self->upper[i]), PyExc_ValueError,
+               "the bounds of a histogram rise");
     }
     return 0;
 }
 
-static PyObject *histogram_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *histogram_new(NEW_ARGUMENTS) {
     PyObject *given;
-    if (READ_NEW("Histogram", "O", "bounds", &given) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Histogram", "O", "bounds", &given));
     PyObject *bounds = PySequence_Tuple(given);
     Histogram *self = bounds == NULL ? NULL : (Histogram *)type->tp_alloc(type, 0);
     if (self != NULL && read_bounds(self, bounds) < 0) {
@@ -74,30 +60,18 @@ static void histogram_dealloc(Histogram *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMemberDef histogram_members[] = {
-    {"total", T_DOUBLE, offsetof(Histogram, total), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(histogram_members, FIELDS(Histogram, T_DOUBLE, 0, total))
 
-static PyMethodDef histogram_methods[] = {
+METHODS(histogram_methods,
     METHOD_O("observe", observe_method),
-    METHOD_NOARGS("cumulative", cumulative_method),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("cumulative", cumulative_method))
 
 PyTypeObject histogram_type = {
     TYPE("Histogram", Histogram, histogram),
-    .tp_members = histogram_members,
-    .tp_methods = histogram_methods,
+    .tp_members = histogram_members, .tp_methods = histogram_methods,
 };
 
-#define COUNT(name) \
-    { #name, T_LONGLONG, offsetof(TokenCounts, name), 0, NULL }
-
-static PyMemberDef token_members[] = {
-    COUNT(prompt), COUNT(reported), COUNT(predicted), COUNT(cached),
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(token_members, FIELDS(TokenCounts, T_LONGLONG, 0, prompt, reported, predicted, cached))
 
 PyTypeObject token_counts_type = {
     PLAIN_TYPE("TokenCounts", TokenCounts),

@@ -4,11 +4,8 @@
  * histograms.c counts. In spare time prefixes.c counts common beginnings of prompts, and robin.c finds what
  * plain round robin would have reused.
  */
-#ifndef KVMESH_INSIGHT_H
-#define KVMESH_INSIGHT_H
+#pragma once
 
 #include "insight/readers.h"
 #include "insight/records.h"
 #include "insight/totals.h"
-
-#endif

@@ -27,13 +27,7 @@ typedef struct {
 } PrefixCounts;
 
 static uint32_t *place_of(const PrefixCounts *self, uint64_t key) {
-    uint64_t at = mixed(key) >> 32;
-    for (;; at++) {
-        uint32_t *place = &self->index[at & self->mask];
-        if (*place == 0 || self->nodes[*place - 1].key == key) {
-            return place;
-        }
-    }
+    return INDEX_SLOT(self->index, self->mask, self->nodes, key);
 }
 
 static double weight_of(PrefixCounts *self, double now) {
@@ -73,9 +67,7 @@ static int compare_ranked(const void *one, const void *other) {
 /* Keep the heavier half; -1 with MemoryError set. */
 static int shrink(PrefixCounts *self) {
     Ranked *ranked = PyMem_Calloc(self->count, sizeof *ranked);
-    if (ranked == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(ranked);
     for (uint32_t i = 0; i < self->count; i++) {
         ranked[i] = (Ranked){self->nodes[i], i};
     }
@@ -117,7 +109,7 @@ static int count_prompt(PrefixCounts *self, const uint64_t *hashes, Py_ssize_t c
     return (Py_ssize_t)self->count > self->max_nodes ? shrink(self) : 0;
 }
 
-static PyObject *record_method(PrefixCounts *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *record_method(PrefixCounts *self, ARGUMENTS) {
     GivenU64s prompt = {.at = NULL};
     PyObject *hashes;
     long long cached;
@@ -137,9 +129,7 @@ static PyObject *weight_method(PrefixCounts *self, PyObject *given) {
     return read_double(given, &now) < 0 ? NULL : PyFloat_FromDouble(weight_of(self, now));
 }
 
-static PyObject *total_method(PrefixCounts *self, PyObject *Py_UNUSED(none)) {
-    return PyFloat_FromDouble(self->total);
-}
+RETURNS(PrefixCounts, total_method, PyFloat_FromDouble(self->total))
 
 static PyObject *rows_method(PrefixCounts *self, PyObject *Py_UNUSED(none)) {
     PyObject *rows = PyList_New(0);
@@ -152,18 +142,13 @@ static PyObject *rows_method(PrefixCounts *self, PyObject *Py_UNUSED(none)) {
     return rows;
 }
 
-static PyObject *counts_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *counts_new(NEW_ARGUMENTS) {
     Py_ssize_t most;
-    if (READ_NEW("PrefixCounts", "n", "max_nodes", &most) < 0) {
-        return NULL;
-    }
-    if (most < 1 || most > 1 << 24) {
-        return PyErr_Format(PyExc_ValueError, "at least 1 prefix is counted, not %zd", most);
-    }
+    TRY_OR_NULL(READ_NEW("PrefixCounts", "n", "max_nodes", &most));
+    REFUSE_OR_NULL(most < 1 || most > 1 << 24, PyExc_ValueError,
+                   "at least 1 prefix is counted, not %zd", most);
     PrefixCounts *self = (PrefixCounts *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     uint32_t room = (uint32_t)most + DEPTHS, slots = 64;
     while (slots < 2 * room) {
         slots *= 2;
@@ -186,13 +171,11 @@ static void counts_dealloc(PrefixCounts *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_FASTCALL("record", record_method),
     METHOD_O("weight", weight_method),
     METHOD_NOARGS("total", total_method),
-    METHOD_NOARGS("rows", rows_method),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("rows", rows_method))
 
 PyTypeObject prefix_counts_type = {
     TYPE("PrefixCounts", PrefixCounts, counts),

@@ -1,11 +1,8 @@
 /* What reads prompts from the ring in spare time (core.insight.decision_log): PrefixCounts and
  * RoundRobinShadow.
  */
-#ifndef KVMESH_READERS_H
-#define KVMESH_READERS_H
+#pragma once
 
 #include "base/base.h"
 
 extern PyTypeObject prefix_counts_type, robin_shadow_type;
-
-#endif

@@ -40,16 +40,6 @@ static void record_dealloc(Record *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static int read_number(PyObject *from, PyObject *name, long long *number) {
-    PyObject *value = PyObject_GetAttr(from, name);
-    if (value == NULL) {
-        return -1;
-    }
-    *number = PyLong_AsLongLong(value);
-    Py_DECREF(value);
-    return *number == -1 && PyErr_Occurred() ? -1 : 0;
-}
-
 void record_stand_for(Record *self, Record *other) {
     PyObject *before[] = {self->worker, self->policy, self->decision, self->maker};
     record_forget_candidates(self);
@@ -84,19 +74,16 @@ static PyObject *record_forget(Record *self, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
-static PyObject *record_known(Record *self, PyObject *Py_UNUSED(none)) {
-    return self->hashes == NULL
-               ? PyTuple_New(0)
-               : PyObject_CallMethod((PyObject *)self->hashes, "upto", "n", self->block_count);
-}
+RETURNS(Record, record_known,
+        self->hashes == NULL
+            ? PyTuple_New(0)
+            : PyObject_CallMethod((PyObject *)self->hashes, "upto", "n", self->block_count))
 
 /* The arguments of core.cost.terms.Candidate, in their order; texts are left empty. */
 PyObject *terms_tuple(PyObject *worker, const CandidateTerms *terms) {
     PyObject *made = PyTuple_New(CANDIDATE_ARGUMENTS);
     Py_ssize_t place = 0;
-    if (made == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(made);
 #define PUT(value) PyTuple_SET_ITEM(made, place++, value);
 #define COUNT(name) PUT(PyLong_FromLongLong(terms->name))
 #define NUMBER(name) PUT(PyFloat_FromDouble(terms->name))
@@ -107,15 +94,11 @@ PyObject *terms_tuple(PyObject *worker, const CandidateTerms *terms) {
 #undef COUNT
 #undef NUMBER
 #undef TEXT
-    if (PyErr_Occurred()) {
-        Py_CLEAR(made);
-    }
-    return made;
+    return made_or_null(made);
 }
 
-static PyObject *record_terms(Record *self, PyObject *Py_UNUSED(none)) {
-    return terms_tuple(self->worker == NULL ? Py_None : self->worker, &self->chosen);
-}
+RETURNS(Record, record_terms,
+        terms_tuple(self->worker == NULL ? Py_None : self->worker, &self->chosen))
 
 static PyObject *record_weighed(Record *self, PyObject *Py_UNUSED(none)) {
     PyObject *list = PyList_New(0);
@@ -144,10 +127,7 @@ static PyObject *get_decision(Record *self, void *Py_UNUSED(closure)) {
         }
         Py_DECREF(maker);
     }
-    if (self->decision == NULL) {
-        PyErr_SetString(PyExc_AttributeError, "this record has no decision");
-        return NULL;
-    }
+    REFUSE_OR_NULL(self->decision == NULL, PyExc_AttributeError, "this record has no decision");
     return Py_NewRef(self->decision);
 }
 
@@ -161,10 +141,11 @@ int record_report(Record *self, PyObject *usage) {
         return 0;
     }
     PyObject *told = PyObject_GetAttr(usage, interned.cached_tokens);
-    int failed = told == NULL || (told != Py_None && read_number(usage, interned.cached_tokens, &cached) < 0);
+    int failed = told == NULL || (told != Py_None && read_attribute(usage, interned.cached_tokens,
+                                                                    'L', &cached) < 0);
     Py_XDECREF(told);
-    if (failed || read_number(usage, interned.prompt_tokens, &prompt) < 0 ||
-        read_number(usage, interned.completion_tokens, &completion) < 0) {
+    if (failed || read_attribute(usage, interned.prompt_tokens, 'L', &prompt) < 0 ||
+        read_attribute(usage, interned.completion_tokens, 'L', &completion) < 0) {
         return -1;
     }
     self->has_usage = 1;
@@ -189,22 +170,18 @@ static PyObject *get_forecast(Record *self, void *Py_UNUSED(closure)) {
     return made;
 }
 
-static PyObject *get_failures(Record *self, void *Py_UNUSED(closure)) {
-    return self->failures == NULL ? PyTuple_New(0) : Py_NewRef(self->failures);
-}
+GETTER(Record, get_failures, self->failures == NULL ? PyTuple_New(0) : Py_NewRef(self->failures))
 
 static int set_failures(Record *self, PyObject *value, void *Py_UNUSED(closure)) {
     Py_XSETREF(self->failures, Py_XNewRef(value));
     return 0;
 }
 
-static PyObject *get_tenant(Record *self, void *Py_UNUSED(closure)) {
-    return self->tenant == NULL ? PyUnicode_FromString("") : Py_NewRef(self->tenant);
-}
+GETTER(Record, get_tenant,
+       self->tenant == NULL ? PyUnicode_FromString("") : Py_NewRef(self->tenant))
 
-static PyObject *get_state(Record *self, void *Py_UNUSED(closure)) {
-    return PyUnicode_FromString(state_names[self->state < STATES ? self->state : OPEN]);
-}
+GETTER(Record, get_state,
+       PyUnicode_FromString(state_names[self->state < STATES ? self->state : OPEN]))
 
 static PyObject *get_ttft_ms(Record *self, void *Py_UNUSED(closure)) {
     if (isnan(self->first_token_s)) {
@@ -220,66 +197,43 @@ static PyObject *get_time(Record *self, void *closure) {
 
 static int set_time(Record *self, PyObject *value, void *closure) {
     double number = value == NULL || value == Py_None ? NAN : PyFloat_AsDouble(value);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    TRY(no_error());
     *(double *)((char *)self + (size_t)closure) = number;
     return 0;
 }
 
-static PyObject *get_robin(Record *self, void *Py_UNUSED(closure)) {
-    return self->round_robin_blocks == UNKNOWN ? Py_NewRef(Py_None)
-                                               : PyLong_FromLongLong(self->round_robin_blocks);
-}
+GETTER(Record, get_robin,
+       self->round_robin_blocks == UNKNOWN ? Py_NewRef(Py_None)
+                                           : PyLong_FromLongLong(self->round_robin_blocks))
 
 static int set_robin(Record *self, PyObject *value, void *Py_UNUSED(closure)) {
     long long blocks = value == NULL || value == Py_None ? UNKNOWN : PyLong_AsLongLong(value);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    TRY(no_error());
     self->round_robin_blocks = blocks;
     return 0;
 }
 
 #define COUNT(name, member) {name, T_LONGLONG, offsetof(Record, member), READONLY, NULL}
-#define FLAG(name, member, flags) {name, T_BOOL, offsetof(Record, member), flags, NULL}
-
-static PyMemberDef members[] = {
-    {"request_id", T_OBJECT, offsetof(Record, request_id), READONLY, NULL},
-    {"worker", T_OBJECT, offsetof(Record, worker), READONLY, NULL},
-    {"policy", T_OBJECT, offsetof(Record, policy), READONLY, NULL},
-    {"reported", T_OBJECT, offsetof(Record, reported), READONLY, NULL},
-    {"left_out", T_OBJECT, offsetof(Record, left_out), 0, NULL},
-    {"traced", T_OBJECT, offsetof(Record, traced), 0, NULL},
+MEMBERS(members,
+    FIELDS(Record, T_OBJECT, READONLY, request_id, worker, policy, reported)
+    FIELDS(Record, T_OBJECT, 0, left_out, traced)
+    FIELDS(Record, T_DOUBLE, READONLY, decided_s, score)
+    FIELDS(Record, T_INT, READONLY, status, attempts)
+    FIELDS(Record, T_LONGLONG, READONLY, output_tokens, number, version, waiting_blocks,
+           prompt_tokens, block_size, considered, best_overlap_blocks, told_blocks)
+    FIELDS(Record, T_BOOL, READONLY, by_cache)
+    FIELDS(Record, T_BOOL, 0, overridden, estimated)
     {"hash_count", T_PYSSIZET, offsetof(Record, block_count), READONLY, NULL},
-    {"decided_s", T_DOUBLE, offsetof(Record, decided_s), READONLY, NULL},
     {"ms_per_token", T_DOUBLE, offsetof(Record, chosen.ms_per_token), READONLY, NULL},
-    {"score", T_DOUBLE, offsetof(Record, score), READONLY, NULL},
-    {"status", T_INT, offsetof(Record, status), READONLY, NULL},
-    {"attempts", T_INT, offsetof(Record, attempts), READONLY, NULL},
-    {"output_tokens", T_LONGLONG, offsetof(Record, output_tokens), READONLY, NULL},
-    COUNT("number", number),
-    COUNT("version", version),
-    COUNT("kept", kept_candidates),
-    COUNT("waiting_blocks", waiting_blocks),
-    COUNT("overlap_blocks", chosen.overlap_blocks),
-    COUNT("request_blocks", chosen.request_blocks),
-    COUNT("capacity_blocks", chosen.capacity_blocks),
-    COUNT("prompt_tokens", prompt_tokens),
-    COUNT("uncached_tokens", chosen.uncached_tokens),
-    COUNT("block_size", block_size),
-    COUNT("considered", considered),
-    COUNT("best_overlap_blocks", best_overlap_blocks),
-    COUNT("told_blocks", told_blocks),
-    FLAG("by_cache", by_cache, READONLY),
-    FLAG("overridden", overridden, 0),
-    FLAG("estimated", estimated, 0),
-    {NULL, 0, 0, 0, NULL},
-};
+    {"kept", T_LONGLONG, offsetof(Record, kept_candidates), READONLY, NULL},
+    {"overlap_blocks", T_LONGLONG, offsetof(Record, chosen.overlap_blocks), READONLY, NULL},
+    {"request_blocks", T_LONGLONG, offsetof(Record, chosen.request_blocks), READONLY, NULL},
+    {"capacity_blocks", T_LONGLONG, offsetof(Record, chosen.capacity_blocks), READONLY, NULL},
+    {"uncached_tokens", T_LONGLONG, offsetof(Record, chosen.uncached_tokens), READONLY, NULL},)
 
 #define TIME(name, set) {#name, (getter)get_time, set, NULL, (void *)offsetof(Record, name)}
 
-static PyGetSetDef getters[] = {
+GETTERS(getters,
     {"decision", (getter)get_decision, NULL, "Made when it is first asked for.", NULL},
     {"round_robin_blocks", (getter)get_robin, (setter)set_robin, NULL, NULL},
     {"state", (getter)get_state, NULL, NULL, NULL},
@@ -289,21 +243,15 @@ static PyGetSetDef getters[] = {
     {"tenant", (getter)get_tenant, NULL, NULL, NULL},
     TIME(first_token_s, NULL),
     TIME(ended_s, NULL),
-    TIME(held_ms, (setter)set_time),
-    {NULL, NULL, NULL, NULL, NULL},
-};
+    TIME(held_ms, (setter)set_time))
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_NOARGS("known_hashes", record_known),
     METHOD_NOARGS("forget_hashes", record_forget),
     METHOD_NOARGS("terms", record_terms),
-    METHOD_NOARGS("weighed", record_weighed),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("weighed", record_weighed))
 
 PyTypeObject record_type = {
     INNER_TYPE("Record", Record, record),
-    .tp_members = members,
-    .tp_getset = getters,
-    .tp_methods = methods,
+    .tp_members = members, .tp_getset = getters, .tp_methods = methods,
 };

@@ -3,8 +3,7 @@
  * turn (core.insight.decision_log).
  * Neither type is known to the collector: `maker` and `decision` must not lead back to a ring.
  */
-#ifndef KVMESH_RECORDS_H
-#define KVMESH_RECORDS_H
+#pragma once
 
 #include "prompts/hashed.h"
 #include "insight/terms_table.h"
@@ -135,5 +134,3 @@ static inline void ring_first_token(Ring *ring, Record *record, double now) {
  * and counted where too many ends wait.
  */
 void ring_ended(Ring *ring, Record *record, int state, int status, double now);
-
-#endif

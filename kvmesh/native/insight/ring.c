@@ -172,23 +172,15 @@ static PyObject *none_for_null(Record *record) {
     return record == NULL ? Py_NewRef(Py_None) : (PyObject *)record;
 }
 
-static PyObject *next_decided_method(Ring *self, PyObject *Py_UNUSED(none)) {
-    return none_for_null(ring_next_decided(self));
-}
+RETURNS(Ring, next_decided_method, none_for_null(ring_next_decided(self)))
 
-static PyObject *next_ended_method(Ring *self, PyObject *Py_UNUSED(none)) {
-    return none_for_null(ring_next_ended(self));
-}
+RETURNS(Ring, next_ended_method, none_for_null(ring_next_ended(self)))
 
-static PyObject *waiting_method(Ring *self, PyObject *Py_UNUSED(none)) {
-    return Py_BuildValue("Ln", self->number - self->cursor, self->ended_count);
-}
+RETURNS(Ring, waiting_method, Py_BuildValue("Ln", self->number - self->cursor, self->ended_count))
 
 static PyObject *find_method(Ring *self, PyObject *name) {
-    if (!PyBytes_Check(name)) {
-        return PyErr_Format(PyExc_TypeError, "a request id is bytes, not %.80s",
-                            Py_TYPE(name)->tp_name);
-    }
+    REFUSE_OR_NULL(!PyBytes_Check(name), PyExc_TypeError, "a request id is bytes, not %.80s",
+                   Py_TYPE(name)->tp_name);
     Py_ssize_t size = PyBytes_GET_SIZE(name);
     for (long long number = self->number; number >= oldest_of(self); number--) {
         Record *record = *slot_of(self, number);
@@ -231,20 +223,16 @@ static Py_ssize_t ring_length(Ring *self) {
     return self->count;
 }
 
-static PyObject *ring_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *ring_new(NEW_ARGUMENTS) {
     long long capacity, blocks, candidates, whole;
     PyObject *thinner;
-    if (READ_NEW("Ring", "LLLLO", "capacity max_waiting_blocks max_candidates whole_per_s thin",
-                 &capacity, &blocks, &candidates, &whole, &thinner) < 0) {
-        return NULL;
-    }
-    if (capacity < 1 || capacity > PY_SSIZE_T_MAX / (long long)sizeof(Record *)) {
-        return PyErr_Format(PyExc_ValueError, "a ring keeps at least 1 record, not %lld", capacity);
-    }
+    TRY_OR_NULL(READ_NEW("Ring", "LLLLO",
+                         "capacity max_waiting_blocks max_candidates whole_per_s thin", &capacity,
+                         &blocks, &candidates, &whole, &thinner));
+    REFUSE_OR_NULL(capacity < 1 || capacity > PY_SSIZE_T_MAX / (long long)sizeof(Record *),
+                   PyExc_ValueError, "a ring keeps at least 1 record, not %lld", capacity);
     Ring *self = (Ring *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->thin = Py_NewRef(thinner);
     self->capacity = (Py_ssize_t)capacity;
     self->max_waiting_blocks = blocks;
@@ -271,32 +259,24 @@ static void ring_dealloc(Ring *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-#define COUNT(name) \
-    { #name, T_LONGLONG, offsetof(Ring, name), READONLY, NULL }
+MEMBERS(members,
+    FIELDS(Ring, T_PYSSIZET, READONLY, capacity)
+    FIELDS(Ring, T_LONGLONG, READONLY, number, version, candidates, waiting_blocks, dropped,
+           dropped_ends))
 
-static PyMemberDef members[] = {
-    {"capacity", T_PYSSIZET, offsetof(Ring, capacity), READONLY, NULL},
-    COUNT(number), COUNT(version), COUNT(candidates),
-    COUNT(waiting_blocks), COUNT(dropped), COUNT(dropped_ends),
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("may_weigh_all", may_weigh_method),
     METHOD_NOARGS("next_decided", next_decided_method),
     METHOD_NOARGS("next_ended", next_ended_method),
     METHOD_NOARGS("waiting", waiting_method),
     METHOD_O("find", find_method),
     METHOD_O("latest", latest_method),
-    METHOD_O("changed_after", changed_method),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("changed_after", changed_method))
 
 static PySequenceMethods as_sequence = {.sq_length = (lenfunc)ring_length};
 
 PyTypeObject ring_type = {
     TYPE("Ring", Ring, ring),
     .tp_as_sequence = &as_sequence,
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

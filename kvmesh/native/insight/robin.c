@@ -59,9 +59,7 @@ static Py_ssize_t put(Cache *cache, const Shadow *self, Py_ssize_t count, long l
         if (entry != NULL) {
             drop(cache, entry);
         }
-        if (recent_reserve(entries, 1) < 0) {
-            return -1;
-        }
+        TRY(recent_reserve(entries, 1));
         entry = recent_add(entries, self->keys[place]);
         entry->count = gap > self->stride ? gap : self->stride;
         cache->blocks += entry->count;
@@ -78,9 +76,7 @@ static Py_ssize_t put(Cache *cache, const Shadow *self, Py_ssize_t count, long l
 /* Note where entries stand in a prompt of LONGEST blocks; -1 with MemoryError set. */
 static int note_depths(Shadow *self) {
     Py_ssize_t count = 0, room = 1024;
-    if (RESIZE(self->depths, room) < 0) {
-        return -1;
-    }
+    TRY(RESIZE(self->depths, room));
     long long *depths = self->depths;
     for (long long depth = 1; depth < self->stride && depth <= LONGEST; depth *= 2) {
         depths[count++] = depth;
@@ -105,16 +101,12 @@ static int resize(Shadow *self, long long workers, long long blocks, double repl
     while (modelled * (blocks / self->stride) > self->max_entries) {
         self->stride *= 2;
     }
-    if (note_depths(self) < 0) {
-        return -1;
-    }
+    TRY(note_depths(self));
     for (Py_ssize_t i = 0; i < self->cache_count; i++) {
         coarsen(&self->caches[i], self->stride);
     }
     if (modelled > self->cache_count) {
-        if (RESIZE(self->caches, modelled) < 0) {
-            return -1;
-        }
+        TRY(RESIZE(self->caches, modelled));
         memset(self->caches + self->cache_count, 0,
                (size_t)(modelled - self->cache_count) * sizeof *self->caches);
         self->cache_count = modelled;
@@ -132,14 +124,7 @@ static long long route(Shadow *self, const uint64_t *hashes, Py_ssize_t whole) {
         return -1;
     }
     Py_ssize_t low = 0, high = self->depth_count;
-    while (low < high) {
-        Py_ssize_t middle = (low + high) / 2;
-        if (whole < self->depths[middle]) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
+    BISECT(low, high, self->depths[middle] <= whole);
     Py_ssize_t count = low;
     if (count && self->depths[count - 1] != whole) {
         count++;
@@ -159,8 +144,7 @@ static long long route(Shadow *self, const uint64_t *hashes, Py_ssize_t whole) {
     return (self->depths[found - 1] + after - 1) / 2;
 }
 
-static PyObject *route_method(Shadow *self, PyObject *const *args, Py_ssize_t nargs,
-                              PyObject *keywords) {
+static PyObject *route_method(Shadow *self, NAMED_ARGUMENTS) {
     PyObject *hashes;
     long long workers, blocks;
     double replicas = 1.0;
@@ -192,18 +176,12 @@ static PyObject *entries_method(Shadow *self, PyObject *Py_UNUSED(none)) {
     return PyLong_FromLongLong(count);
 }
 
-static PyObject *shadow_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *shadow_new(NEW_ARGUMENTS) {
     long long most;
-    if (READ_NEW("RoundRobinShadow", "L", "max_entries", &most) < 0) {
-        return NULL;
-    }
-    if (most < 1) {
-        return PyErr_Format(PyExc_ValueError, "a shadow keeps at least 1 entry, not %lld", most);
-    }
+    TRY_OR_NULL(READ_NEW("RoundRobinShadow", "L", "max_entries", &most));
+    REFUSE_OR_NULL(most < 1, PyExc_ValueError, "a shadow keeps at least 1 entry, not %lld", most);
     Shadow *self = (Shadow *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->max_entries = most;
     self->turns = 1.0;
     self->keys = PyMem_Calloc(1024 + 1, sizeof *self->keys);
@@ -222,11 +200,9 @@ static void shadow_dealloc(Shadow *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_KEYWORDS("route", route_method),
-    METHOD_NOARGS("entries", entries_method),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("entries", entries_method))
 
 PyTypeObject robin_shadow_type = {
     TYPE("RoundRobinShadow", Shadow, shadow),

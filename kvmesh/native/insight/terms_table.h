@@ -1,6 +1,5 @@
 /* Made of kvmesh/core/cost/terms.py by `make config`: not to be edited. */
-#ifndef KVMESH_TERMS_TABLE_H
-#define KVMESH_TERMS_TABLE_H
+#pragma once
 
 #define WORKER_TERMS(TERM) \
     TERM(overlap_blocks, overlap_of(asked, state)) \
@@ -63,5 +62,3 @@
 
 /* Of a candidate: these, and its worker's name before. */
 enum { CANDIDATE_ARGUMENTS = 27 };
-
-#endif

@@ -14,25 +14,12 @@ static int sketch_add(Sketch *sketch, double ms) {
     double bounded = ms > LEAST_MS ? ms : LEAST_MS;
     int32_t number = (int32_t)ceil(log(bounded < MOST_MS ? bounded : MOST_MS) / log(GAMMA));
     Py_ssize_t low = 0, high = sketch->count;
-    while (low < high) {
-        Py_ssize_t middle = (low + high) / 2;
-        if (sketch->bins[middle].number < number) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
+    BISECT(low, high, sketch->bins[middle].number < number);
     if (low < sketch->count && sketch->bins[low].number == number) {
         sketch->bins[low].count++;
         return 0;
     }
-    if (sketch->count == sketch->room) {
-        Py_ssize_t room = sketch->room ? 2 * sketch->room : 8;
-        if (RESIZE(sketch->bins, room) < 0) {
-            return -1;
-        }
-        sketch->room = room;
-    }
+    TRY(GROW(sketch->bins, sketch->count, sketch->room, 8));
     memmove(sketch->bins + low + 1, sketch->bins + low,
             (size_t)(sketch->count - low) * sizeof *sketch->bins);
     sketch->bins[low] = (SketchBin){number, 1};
@@ -54,9 +41,7 @@ static void forget_seconds(Totals *self, Py_ssize_t first) {
 
 /* Find the second of a time, made if absent; -1 with an error set. */
 static int second_at(Totals *self, double now, Second **found) {
-    if (!(fabs(now) < 1e15)) {
-        return set_error(PyExc_ValueError, "a time is a finite number of seconds");
-    }
+    REFUSE(!(fabs(now) < 1e15), PyExc_ValueError, "a time is a finite number of seconds");
     long long second = (long long)now;
     Py_ssize_t place = self->count;
     while (place > 0 && self->seconds[place - 1].second > second) {
@@ -66,13 +51,7 @@ static int second_at(Totals *self, double now, Second **found) {
         *found = &self->seconds[place - 1];
         return 0;
     }
-    if (self->count == self->room) {
-        Py_ssize_t room = self->room ? 2 * self->room : 16;
-        if (RESIZE(self->seconds, room) < 0) {
-            return -1;
-        }
-        self->room = room;
-    }
+    TRY(GROW(self->seconds, self->count, self->room, 16));
     memmove(self->seconds + place + 1, self->seconds + place,
             (size_t)(self->count - place) * sizeof *self->seconds);
     self->seconds[place] = (Second){.second = second};
@@ -88,9 +67,7 @@ static int second_at(Totals *self, double now, Second **found) {
 
 static int count_one(Totals *self, double now, int what) {
     Second *second;
-    if (second_at(self, now, &second) < 0) {
-        return -1;
-    }
+    TRY(second_at(self, now, &second));
     second->counts[what]++;
     return 0;
 }
@@ -127,9 +104,7 @@ int totals_ended(Totals *self, const Record *record) {
     if (record->state == FINISHED) {
         count_whole(self, record);
     }
-    if (second_at(self, record->ended_s, &second) < 0) {
-        return -1;
-    }
+    TRY(second_at(self, record->ended_s, &second));
     long long *counts = second->counts;
     if (record->state == FAILED || record->state == CUT || record->status >= SERVER_ERROR) {
         counts[FAILED_REQUESTS]++;
@@ -159,9 +134,7 @@ static int totals_compared(Totals *self, const Record *record) {
     if (robin == UNKNOWN) {
         return 0;
     }
-    if (second_at(self, record->ended_s, &second) < 0) {
-        return -1;
-    }
+    TRY(second_at(self, record->ended_s, &second));
     long long *counts = second->counts, predicted = record->chosen.overlap_blocks * size;
     if (record->state == FINISHED) {
         counts[SHADOWED_TOKENS] += record->prompt_tokens;
@@ -190,22 +163,18 @@ static PyObject *refused_method(Totals *self, PyObject *given) {
 }
 
 static PyObject *compared_method(Totals *self, PyObject *given) {
-    if (!Py_IS_TYPE(given, &record_type)) {
-        return PyErr_Format(PyExc_TypeError, "totals count records, not %.80s",
-                            Py_TYPE(given)->tp_name);
-    }
+    REFUSE_OR_NULL(!Py_IS_TYPE(given, &record_type), PyExc_TypeError,
+                   "totals count records, not %.80s", Py_TYPE(given)->tp_name);
     return totals_compared(self, (const Record *)given) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *sketch_dict(const Sketch *sketch) {
     PyObject *dict = PyDict_New();
     for (Py_ssize_t i = 0; dict != NULL && i < sketch->count; i++) {
-        PyObject *number = PyLong_FromLong(sketch->bins[i].number);
-        PyObject *count = PyLong_FromUnsignedLong(sketch->bins[i].count);
-        if (number == NULL || count == NULL || PyDict_SetItem(dict, number, count) < 0) {
+        if (dict_add(dict, PyLong_FromLong(sketch->bins[i].number),
+                     PyLong_FromUnsignedLong(sketch->bins[i].count)) < 0) {
             Py_CLEAR(dict);
         }
-        XDECREF_ALL(number, count);
     }
     return dict;
 }
@@ -213,9 +182,7 @@ static PyObject *sketch_dict(const Sketch *sketch) {
 /* The fields of core.insight.traffic.TrafficSecond in their order. */
 static PyObject *second_tuple(const Second *second) {
     PyObject *fields = PyTuple_New(SECOND_COUNTS + 3);
-    if (fields == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(fields);
     PyTuple_SET_ITEM(fields, 0, PyLong_FromLongLong(second->second));
     for (int i = 0; i < SECOND_COUNTS; i++) {
         PyTuple_SET_ITEM(fields, i + 1, PyLong_FromLongLong(second->counts[i]));
@@ -233,9 +200,7 @@ static PyObject *second_tuple(const Second *second) {
 
 static PyObject *since_method(Totals *self, PyObject *given) {
     long long first = PyLong_AsLongLong(given);
-    if (first == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
+    RETURN_IF(first == -1 && PyErr_Occurred(), NULL);
     PyObject *rows = PyList_New(0);
     for (Py_ssize_t i = 0; rows != NULL && i < self->count; i++) {
         if (self->seconds[i].second >= first) {
@@ -246,16 +211,12 @@ static PyObject *since_method(Totals *self, PyObject *given) {
     return rows;
 }
 
-static PyObject *totals_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *totals_new(NEW_ARGUMENTS) {
     PyObject *bounds;
     Py_ssize_t kept_s;
-    if (READ_NEW("Totals", "nO", "kept_s bounds", &kept_s, &bounds) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Totals", "nO", "kept_s bounds", &kept_s, &bounds));
     Totals *self = (Totals *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     Histogram **places[] = {&self->ttft_s, &self->itl_s, &self->duration_s};
     self->kept_s = kept_s > 1 ? kept_s : 1;
     for (int i = 0; i < 3; i++) {
@@ -275,26 +236,17 @@ static void totals_dealloc(Totals *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-#define COUNT(name) \
-    { #name, T_LONGLONG, offsetof(Totals, name), READONLY, NULL }
+MEMBERS(members,
+    FIELDS(Totals, T_OBJECT_EX, READONLY, ttft_s, itl_s, duration_s)
+    FIELDS(Totals, T_LONGLONG, READONLY, prompt_tokens, output_tokens, best_tokens,
+           predicted_tokens))
 
-static PyMemberDef members[] = {
-    {"ttft_s", T_OBJECT_EX, offsetof(Totals, ttft_s), READONLY, NULL},
-    {"itl_s", T_OBJECT_EX, offsetof(Totals, itl_s), READONLY, NULL},
-    {"duration_s", T_OBJECT_EX, offsetof(Totals, duration_s), READONLY, NULL},
-    COUNT(prompt_tokens), COUNT(output_tokens), COUNT(best_tokens), COUNT(predicted_tokens),
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("refused", refused_method),
     METHOD_O("compared", compared_method),
-    METHOD_O("rows", since_method),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("rows", since_method))
 
 PyTypeObject totals_type = {
     TYPE("Totals", Totals, totals),
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

@@ -1,8 +1,7 @@
 /* Totals: exact sums of what became of requests, TokenCounts and Histogram: cheap adds at the end
  * of a request.
  */
-#ifndef KVMESH_TOTALS_H
-#define KVMESH_TOTALS_H
+#pragma once
 
 #include "insight/records.h"
 
@@ -78,5 +77,3 @@ static inline void tokens_served(TokenCounts *tokens, long long prompt, long lon
         tokens->cached += cached;
     }
 }
-
-#endif

@@ -36,9 +36,7 @@ double arrivals_per_ms(const Arrivals *self, double now) {
 
 static PyObject *call_fold(Arrivals *self, PyObject *given) {
     double now;
-    if (read_double(given, &now) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(read_double(given, &now));
     arrivals_fold(self, now);
     Py_RETURN_NONE;
 }
@@ -48,11 +46,9 @@ static PyObject *call_per_ms(Arrivals *self, PyObject *given) {
     return read_double(given, &now) < 0 ? NULL : PyFloat_FromDouble(arrivals_per_ms(self, now));
 }
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("fold", call_fold),
-    METHOD_O("per_ms", call_per_ms),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("per_ms", call_per_ms))
 
 PyTypeObject arrivals_type = {
     PLAIN_TYPE("Arrivals", Arrivals),

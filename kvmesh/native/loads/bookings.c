@@ -6,10 +6,7 @@ Booking *booking_make(Py_ssize_t keys) {
     return (Booking *)booking_type.tp_alloc(&booking_type, keys);
 }
 
-static void booking_dealloc(Booking *self) {
-    XDECREF_ALL(self->request_id, self->worker, self->owner, self->hashes);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
+DEALLOC(Booking, booking, request_id, worker, owner, hashes)
 
 static PyObject *booking_repr(Booking *self) {
     return PyUnicode_FromFormat("Booking(%R, %R, %R)", self->request_id, self->worker, self->owner);
@@ -31,45 +28,23 @@ static PyObject *booking_flag(Booking *self, void *which) {
                                             : self->turn);
 }
 
-#define NAME(name) \
-    { #name, T_OBJECT_EX, offsetof(Booking, name), READONLY, NULL }
-#define NUMBER(name) \
-    { #name, T_LONGLONG, offsetof(Booking, name), READONLY, NULL }
-#define TIME(name) \
-    { #name, T_DOUBLE, offsetof(Booking, name), READONLY, NULL }
+MEMBERS(members,
+    FIELDS(Booking, T_OBJECT_EX, READONLY, request_id, worker, owner)
+    FIELDS(Booking, T_OBJECT, READONLY, hashes)
+    FIELDS(Booking, T_LONGLONG, READONLY, prompt_tokens, uncached_tokens, service_tokens,
+           private_blocks, expected_blocks, foreseen_blocks, output_tokens)
+    FIELDS(Booking, T_DOUBLE, READONLY, booked_s, renewed_s, output_s, service_s))
 
-static PyMemberDef members[] = {
-    NAME(request_id),
-    NAME(worker),
-    NAME(owner),
-    {"hashes", T_OBJECT, offsetof(Booking, hashes), READONLY, NULL},
-    NUMBER(prompt_tokens),
-    NUMBER(uncached_tokens),
-    NUMBER(service_tokens),
-    NUMBER(private_blocks),
-    NUMBER(expected_blocks),
-    NUMBER(foreseen_blocks),
-    NUMBER(output_tokens),
-    TIME(booked_s),
-    TIME(renewed_s),
-    TIME(output_s),
-    TIME(service_s),
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyGetSetDef getters[] = {
+GETTERS(getters,
     {"keys", (getter)booking_keys, NULL, "Its sharing keys.", NULL},
     {"streams", (getter)booking_flag, NULL, "Whether its first token will be seen.", "s"},
     {"prefilling", (getter)booking_flag, NULL, "Whether its prefill has not ended.", "p"},
-    {"turn", (getter)booking_flag, NULL, "Whether it was its worker's turn.", "t"},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+    {"turn", (getter)booking_flag, NULL, "Whether it was its worker's turn.", "t"})
 
 PyTypeObject booking_type = {
     SLOTS("Booking", offsetof(Booking, keys), Py_TPFLAGS_DISALLOW_INSTANTIATION),
     .tp_itemsize = sizeof(uint64_t),
     .tp_dealloc = (destructor)booking_dealloc,
     .tp_repr = (reprfunc)booking_repr,
-    .tp_members = members,
-    .tp_getset = getters,
+    .tp_members = members, .tp_getset = getters,
 };

@@ -22,12 +22,9 @@ static void queue_take(Queue *self, Booking *booking) {
 }
 
 int loads_begin(Loads *self, Booking *booking, double now) {
-    if (booking->loads != NULL) {
-        return set_error(PyExc_ValueError, "%R is at a worker already: end it there first", booking);
-    }
-    if (shared_reserve(&self->shared, (size_t)Py_SIZE(booking)) < 0) {
-        return -1;
-    }
+    REFUSE(booking->loads != NULL, PyExc_ValueError,
+           "%R is at a worker already: end it there first", booking);
+    TRY(shared_reserve(&self->shared, (size_t)Py_SIZE(booking)));
     if (self->prefilling.count == 0) {
         self->progress_s = now;
         self->oldest_tokens = booking->uncached_tokens;
@@ -80,12 +77,9 @@ void loads_correct(Loads *self, long long requests, long long blocks, long long 
     self->unseen_tokens = tokens;
 }
 
-static PyObject *call_wait_ms(Loads *self, PyObject *const *args, Py_ssize_t nargs,
-                              PyObject *keywords) {
+static PyObject *call_wait_ms(Loads *self, NAMED_ARGUMENTS) {
     double rate, now, step = 0.0;
-    if (READ("wait_ms", "dd|d", "ms_per_token now step_tokens", &rate, &now, &step) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("wait_ms", "dd|d", "ms_per_token now step_tokens", &rate, &now, &step));
     return PyFloat_FromDouble(self->prefill_tokens ? loads_wait_ms(self, rate, now, step) : 0.0);
 }
 
@@ -101,9 +95,7 @@ static PyObject *loads_prefilling(Loads *self, void *Py_UNUSED(closure)) {
     return dict;
 }
 
-static PyObject *loads_shared(Loads *self, void *Py_UNUSED(closure)) {
-    return shared_dict(&self->shared);
-}
+GETTER(Loads, loads_shared, shared_dict(&self->shared))
 
 static PyObject *loads_booked(Loads *self, void *which) {
     const char *name = which;
@@ -112,37 +104,21 @@ static PyObject *loads_booked(Loads *self, void *which) {
                                                 : self->prefill_tokens - self->unseen_tokens);
 }
 
-#define NUMBER(name) { #name, T_LONGLONG, offsetof(Loads, name), READONLY, NULL }
+MEMBERS(members,
+    FIELDS(Loads, T_OBJECT_EX, READONLY, worker)
+    FIELDS(Loads, T_DOUBLE, READONLY, progress_s)
+    FIELDS(Loads, T_LONGLONG, READONLY, prefill_tokens, prompt_tokens, active_requests,
+           active_blocks, expected_blocks, silent, unseen_requests, unseen_blocks, unseen_tokens)
+    {"waiting_requests", T_PYSSIZET, offsetof(Loads, prefilling.count), READONLY, NULL},)
 
-static PyMemberDef members[] = {
-    {"worker", T_OBJECT_EX, offsetof(Loads, worker), READONLY, NULL},
-    {"waiting_requests", T_PYSSIZET, offsetof(Loads, prefilling.count), READONLY, NULL},
-    {"progress_s", T_DOUBLE, offsetof(Loads, progress_s), READONLY, NULL},
-    NUMBER(prefill_tokens),
-    NUMBER(prompt_tokens),
-    NUMBER(active_requests),
-    NUMBER(active_blocks),
-    NUMBER(expected_blocks),
-    NUMBER(silent),
-    NUMBER(unseen_requests),
-    NUMBER(unseen_blocks),
-    NUMBER(unseen_tokens),
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyGetSetDef getters[] = {
+GETTERS(getters,
     {"prefilling", (getter)loads_prefilling, NULL, "Bookings without a first token.", NULL},
     {"shared", (getter)loads_shared, NULL, "Requests by sharing key.", NULL},
     {"booked_requests", (getter)loads_booked, NULL, NULL, "requests"},
     {"booked_blocks", (getter)loads_booked, NULL, NULL, "blocks"},
-    {"booked_tokens", (getter)loads_booked, NULL, NULL, "tokens"},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+    {"booked_tokens", (getter)loads_booked, NULL, NULL, "tokens"})
 
-static PyMethodDef methods[] = {
-    METHOD_KEYWORDS("wait_ms", call_wait_ms),
-    {NULL, NULL, 0, NULL},
-};
+METHODS(methods, METHOD_KEYWORDS("wait_ms", call_wait_ms))
 
 static void queue_forget(Queue *self) {
     for (Booking *next = self->first; next != NULL; next = next->newer) {
@@ -170,7 +146,5 @@ static void loads_dealloc(Loads *self) {
 
 PyTypeObject loads_type = {
     INNER_TYPE("Loads", Loads, loads),
-    .tp_members = members,
-    .tp_getset = getters,
-    .tp_methods = methods,
+    .tp_members = members, .tp_getset = getters, .tp_methods = methods,
 };

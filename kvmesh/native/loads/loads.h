@@ -4,8 +4,7 @@
  * share, counted once. sequences.c does what bookings do to the sums of all. arrivals.c counts how often
  * requests come, turns.c whose turn it is. Booking and Loads have the attributes of kvmesh/_native.pyi; they cannot be part of a cycle, so the collector does not know them.
  */
-#ifndef KVMESH_LOADS_H
-#define KVMESH_LOADS_H
+#pragma once
 
 #include "base/arguments.h"
 #include "prompts/graded.h"
@@ -156,5 +155,3 @@ PyObject *shared_dict(const Shared *self);
 static inline long long within(long long low, long long amount, long long high) {
     return amount < low ? low : amount > high ? high : amount;
 }
-
-#endif

@@ -6,20 +6,6 @@
 
 #include <math.h>
 
-static int read_attribute(PyObject *object, PyObject *name, long long *amount) {
-    PyObject *value = PyObject_GetAttr(object, name);
-    int failed = value == NULL ? -1 : read_amount(value, amount);
-    Py_XDECREF(value);
-    return failed;
-}
-
-static int read_flag(PyObject *object, PyObject *name, int *flag) {
-    PyObject *value = PyObject_GetAttr(object, name);
-    *flag = value == NULL ? -1 : PyObject_IsTrue(value);
-    Py_XDECREF(value);
-    return *flag < 0 ? -1 : 0;
-}
-
 /* Read a core.members.loads.Demand; -1 with an error set. `keys` and `hashes` are the caller's
  * to let go either way.
  */
@@ -27,13 +13,13 @@ static int read_demand(PyObject *given, DemandC *demand, GivenU64s *keys) {
     PyObject *held = PyObject_GetAttr(given, interned.keys);
     int failed = held == NULL ? -1 : u64s_read(keys, held);
     Py_XDECREF(held);
-    if (failed || read_attribute(given, interned.prompt_tokens, &demand->prompt_tokens) < 0 ||
-        read_attribute(given, interned.uncached_tokens, &demand->uncached_tokens) < 0 ||
-        read_attribute(given, interned.expected_output_tokens, &demand->expected_output_tokens) < 0 ||
-        read_flag(given, interned.streams, &demand->streams) < 0 ||
-        read_flag(given, interned.turn, &demand->turn) < 0) {
-        return -1;
-    }
+    TRY(failed);
+    TRY(read_attribute(given, interned.prompt_tokens, 'N', &demand->prompt_tokens));
+    TRY(read_attribute(given, interned.uncached_tokens, 'N', &demand->uncached_tokens));
+    TRY(read_attribute(given, interned.expected_output_tokens, 'N',
+                       &demand->expected_output_tokens));
+    TRY(read_attribute(given, interned.streams, 'p', &demand->streams));
+    TRY(read_attribute(given, interned.turn, 'p', &demand->turn));
     demand->hashes = PyObject_GetAttr(given, interned.hashes);
     if (demand->hashes == Py_None) {
         Py_CLEAR(demand->hashes);
@@ -42,14 +28,11 @@ static int read_demand(PyObject *given, DemandC *demand, GivenU64s *keys) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static PyObject *call_add(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                          PyObject *keywords) {
+static PyObject *call_add(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *request_id, *worker, *demanded, *owner = NULL;
     double now;
-    if (READ("add", "OOOd|O", "request_id worker demand now owner", &request_id, &worker, &demanded,
-             &now, &owner) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("add", "OOOd|O", "request_id worker demand now owner", &request_id, &worker,
+                     &demanded, &now, &owner));
     if (sequences_find(self, request_id) != NULL) {
         Py_RETURN_FALSE;
     }
@@ -81,13 +64,10 @@ static PyObject *booking_or_none(Booking *booking, int done) {
     Py_RETURN_NONE;
 }
 
-static PyObject *call_first_token(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                                  PyObject *keywords) {
+static PyObject *call_first_token(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *request_id;
     double now;
-    if (READ("first_token", "Od", "request_id now", &request_id, &now) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("first_token", "Od", "request_id now", &request_id, &now));
     Booking *booking = hold(self, request_id);
     return booking_or_none(booking, booking != NULL && sequences_first_token(self, booking, now));
 }
@@ -97,14 +77,12 @@ static PyObject *call_finish(Sequences *self, PyObject *request_id) {
     return booking_or_none(booking, booking == NULL ? 0 : sequences_finish(self, booking));
 }
 
-static PyObject *call_grow(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                           PyObject *keywords) {
+static PyObject *call_grow(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *request_id;
     long long output_tokens;
     double now;
-    if (READ("grow", "ONd", "request_id output_tokens now", &request_id, &output_tokens, &now) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("grow", "ONd", "request_id output_tokens now", &request_id, &output_tokens,
+                     &now));
     Booking *booking = sequences_find(self, request_id);
     if (booking != NULL) {
         sequences_grow(self, booking, output_tokens, now);
@@ -112,13 +90,10 @@ static PyObject *call_grow(Sequences *self, PyObject *const *args, Py_ssize_t na
     return booking == NULL && PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *call_foresee(Sequences *Py_UNUSED(self), PyObject *const *args, Py_ssize_t nargs,
-                              PyObject *keywords) {
+static PyObject *call_foresee(Sequences *Py_UNUSED(self), NAMED_ARGUMENTS) {
     Booking *booking;
     long long blocks;
-    if (READ("foresee", "!N", "booking blocks", &booking_type, &booking, &blocks) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("foresee", "!N", "booking blocks", &booking_type, &booking, &blocks));
     sequences_foresee(booking, within(-MOST_TOKENS, blocks, MOST_TOKENS));
     Py_RETURN_NONE;
 }
@@ -130,44 +105,34 @@ static int ask_speed(void *context, Loads *loads, double *ms_per_token) {
     return failed;
 }
 
-static PyObject *call_settle(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                             PyObject *keywords) {
+static PyObject *call_settle(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *ms_per_token;
     double now;
-    if (READ("settle", "dO", "now ms_per_token", &now, &ms_per_token) < 0 ||
-        sequences_settle(self, now, ask_speed, ms_per_token) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    TRY_OR_NULL(READ("settle", "dO", "now ms_per_token", &now, &ms_per_token));
+    return none_or_null(sequences_settle(self, now, ask_speed, ms_per_token));
 }
 
 static PyObject *call_loads(Sequences *self, PyObject *worker) {
     return Py_XNewRef((PyObject *)sequences_loads(self, worker));
 }
 
-static PyObject *call_correct(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                              PyObject *keywords) {
+static PyObject *call_correct(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *worker;
     long long amounts[3];
-    if (READ("correct", "ONNN", "worker requests blocks prefill_tokens", &worker, amounts,
-             amounts + 1, amounts + 2) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("correct", "ONNN", "worker requests blocks prefill_tokens", &worker, amounts,
+                     amounts + 1, amounts + 2));
     for (int i = 0; i < 3; i++) {
         amounts[i] = within(-MOST_TOKENS, amounts[i], MOST_TOKENS);
     }
     Loads *loads = sequences_loads(self, worker);
-    if (loads == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(loads);
     loads_correct(loads, amounts[0], amounts[1], amounts[2], self->block_size);
     Py_RETURN_NONE;
 }
 
 static int check_size(const char *name, long long size, long long most) {
-    if (size < 1 || size > most) {
-        return set_error(PyExc_ValueError, "%s is %lld, it must be from 1 to %lld", name, size, most);
-    }
+    REFUSE(size < 1 || size > most, PyExc_ValueError, "%s is %lld, it must be from 1 to %lld", name,
+           size, most);
     return 0;
 }
 
@@ -175,10 +140,8 @@ static PyObject *call_resize(Sequences *self, PyObject *given) {
     long long block_size;
     PyObject *key, *value;
     Py_ssize_t place = 0;
-    if (read_amount(given, &block_size) < 0 ||
-        check_size("block_size", block_size, MOST_BLOCK_SIZE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(read_amount(given, &block_size));
+    TRY_OR_NULL(check_size("block_size", block_size, MOST_BLOCK_SIZE));
     while (PyDict_Next(self->loads, &place, &key, &value)) {
         loads_correct((Loads *)value, 0, 0, 0, self->block_size);
     }
@@ -192,13 +155,10 @@ static PyObject *call_resize(Sequences *self, PyObject *given) {
     Py_RETURN_NONE;
 }
 
-static PyObject *call_renew(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                            PyObject *keywords) {
+static PyObject *call_renew(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *request_ids, *next;
     double now;
-    if (READ("renew", "Od", "request_ids now", &request_ids, &now) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("renew", "Od", "request_ids now", &request_ids, &now));
     PyObject *iterator = PyObject_GetIter(request_ids);
     while (iterator != NULL && (next = PyIter_Next(iterator)) != NULL) {
         Booking *booking = sequences_find(self, next);
@@ -214,14 +174,11 @@ static PyObject *call_renew(Sequences *self, PyObject *const *args, Py_ssize_t n
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *call_renew_owner(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                                  PyObject *keywords) {
+static PyObject *call_renew_owner(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *given, *owner;
     double now;
-    if (READ("renew_owner", "Od", "owner now", &given, &now) < 0 ||
-        (owner = read_text("an owner", given)) == NULL) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("renew_owner", "Od", "owner now", &given, &now));
+    NEED_OR_NULL(owner = read_text("an owner", given));
     sequences_renew_owner(self, owner, now);
     Py_DECREF(owner);
     Py_RETURN_NONE;
@@ -274,20 +231,15 @@ static PyObject *release_all(Sequences *self, const Meant *meant, long long *cou
     return gone;
 }
 
-static PyObject *call_expire(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                             PyObject *keywords) {
+static PyObject *call_expire(Sequences *self, NAMED_ARGUMENTS) {
     double now;
-    if (READ("expire", "d", "now", &now) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("expire", "d", "now", &now));
     return release_all(self, &(Meant){.limit_s = now - self->lease_s}, &self->expired);
 }
 
 static PyObject *call_remove_worker(Sequences *self, PyObject *worker) {
     PyObject *name = read_text("a worker", worker);
-    if (name == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(name);
     PyObject *loads = Py_XNewRef(PyDict_GetItemWithError(self->loads, name));
     PyObject *gone = loads == NULL ? PyList_New(0)
                                    : release_all(self, &(Meant){.loads = (Loads *)loads},
@@ -316,12 +268,9 @@ static PyObject *call_remove_owner(Sequences *self, PyObject *given) {
     return gone;
 }
 
-static PyObject *call_owned(Sequences *self, PyObject *const *args, Py_ssize_t nargs,
-                            PyObject *keywords) {
+static PyObject *call_owned(Sequences *self, NAMED_ARGUMENTS) {
     PyObject *given = NULL;
-    if (READ("owned", "|O", "owner", &given) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("owned", "|O", "owner", &given));
     PyObject *owner = given == NULL ? PyUnicode_FromStringAndSize("", 0)
                                     : read_text("an owner", given);
     PyObject *owned = owner == NULL ? NULL : find_all(self, &(Meant){.owner = owner});
@@ -329,9 +278,8 @@ static PyObject *call_owned(Sequences *self, PyObject *const *args, Py_ssize_t n
     return owned;
 }
 
-static PyObject *call_unseen(Sequences *self, PyObject *Py_UNUSED(none)) {
-    return self->unstreamed > 0 ? find_all(self, &(Meant){.unseen = 1}) : PyList_New(0);
-}
+RETURNS(Sequences, call_unseen, self->unstreamed > 0 ? find_all(self, &(Meant){.unseen = 1}) :
+        PyList_New(0))
 
 static PyObject *call_statistics(Sequences *self, PyObject *Py_UNUSED(nothing)) {
     long long prefill_tokens = 0, active_blocks = 0;
@@ -347,19 +295,15 @@ static PyObject *call_statistics(Sequences *self, PyObject *Py_UNUSED(nothing)) 
                                  self->dropped_with_owner);
 }
 
-static PyObject *sequences_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *sequences_new(NEW_ARGUMENTS) {
     PyObject *statistics;
     long long size;
     double lease_s = 60.0;
-    if (READ_NEW("ActiveSequences", "N$O|d", "block_size statistics lease_s", &size, &statistics,
-                 &lease_s) < 0 ||
-        check_size("block_size", size, MOST_BLOCK_SIZE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("ActiveSequences", "N$O|d", "block_size statistics lease_s", &size,
+                         &statistics, &lease_s));
+    TRY_OR_NULL(check_size("block_size", size, MOST_BLOCK_SIZE));
     Sequences *self = (Sequences *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->block_size = size;
     self->lease_s = lease_s;
     self->settled_s = -INFINITY;
@@ -369,17 +313,10 @@ static PyObject *sequences_new(PyTypeObject *type, PyObject *args, PyObject *key
     self->silent = PyDict_New();
     self->arrivals = (Arrivals *)arrivals_type.tp_alloc(&arrivals_type, 0);
     self->turns = PyDict_New();
-    if (self->bookings == NULL || self->loads == NULL || self->silent == NULL ||
-        self->arrivals == NULL || self->turns == NULL) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
+    return made_or_null(self);
 }
 
-static int sequences_traverse(Sequences *self, visitproc visit, void *arg) {
-    VISIT_ALL(self->bookings, self->loads, self->silent, self->turns, self->statistics);
-    return 0;
-}
+TRAVERSE(Sequences, sequences, bookings, loads, silent, turns, statistics)
 
 /* Nothing becomes NULL: who still holds it may go on. */
 static int sequences_clear(Sequences *self) {
@@ -388,24 +325,14 @@ static int sequences_clear(Sequences *self) {
     return 0;
 }
 
-static void sequences_dealloc(Sequences *self) {
-    PyObject_GC_UnTrack(self);
-    XDECREF_ALL(self->bookings, self->silent, self->loads, self->turns, self->arrivals,
-                self->statistics);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
+GC_DEALLOC(Sequences, sequences, bookings, silent, loads, turns, arrivals, statistics)
 
-static PyMemberDef members[] = {
-    {"bookings", T_OBJECT_EX, offsetof(Sequences, bookings), READONLY, NULL},
-    {"turns", T_OBJECT_EX, offsetof(Sequences, turns), READONLY, NULL},
-    {"arrivals", T_OBJECT_EX, offsetof(Sequences, arrivals), READONLY, NULL},
-    {"block_size", T_LONGLONG, offsetof(Sequences, block_size), READONLY, NULL},
-    {"generation", T_LONGLONG, offsetof(Sequences, generation), READONLY, NULL},
-    {"lease_s", T_DOUBLE, offsetof(Sequences, lease_s), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(members,
+    FIELDS(Sequences, T_OBJECT_EX, READONLY, bookings, turns, arrivals)
+    FIELDS(Sequences, T_LONGLONG, READONLY, block_size, generation)
+    FIELDS(Sequences, T_DOUBLE, READONLY, lease_s))
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("loads", call_loads),
     METHOD_KEYWORDS("add", call_add),
     METHOD_KEYWORDS("first_token", call_first_token),
@@ -422,13 +349,10 @@ static PyMethodDef methods[] = {
     METHOD_O("remove_owner", call_remove_owner),
     METHOD_KEYWORDS("owned", call_owned),
     METHOD_NOARGS("unseen", call_unseen),
-    METHOD_NOARGS("statistics", call_statistics),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("statistics", call_statistics))
 
 PyTypeObject sequences_type = {
     GC_TYPE("ActiveSequences", Sequences, sequences),
     .tp_clear = (inquiry)sequences_clear,
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

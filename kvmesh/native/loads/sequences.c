@@ -79,13 +79,8 @@ static Booking *make_booking(const Sequences *self, PyObject *request_id, Loads 
 
 /* Enter a booking that was just made; -1 with an error set. */
 static int enter(Sequences *self, Loads *loads, Booking *booking, double now) {
-    if (!booking->streams &&
-        PyDict_SetItem(self->silent, loads->worker, (PyObject *)loads) < 0) {
-        return -1;
-    }
-    if (loads_begin(loads, booking, now) < 0) {
-        return -1;
-    }
+    TRY_IF(!booking->streams, PyDict_SetItem(self->silent, loads->worker, (PyObject *)loads));
+    TRY(loads_begin(loads, booking, now));
     if (PyDict_SetItem(self->bookings, booking->request_id, (PyObject *)booking) < 0) {
         loads_end_prefill(loads, booking);
         loads_end(loads, booking);
@@ -194,9 +189,7 @@ int sequences_finish(Sequences *self, Booking *booking) {
     if (found != (PyObject *)booking) {
         return PyErr_Occurred() ? -1 : 0;
     }
-    if (PyDict_DelItem(self->bookings, booking->request_id) < 0) {
-        return -1;
-    }
+    TRY(PyDict_DelItem(self->bookings, booking->request_id));
     self->unstreamed -= !booking->streams;
     Loads *loads = booking->loads;
     if (loads != NULL) {

@@ -3,8 +3,7 @@
  * Where nothing else is said no function runs anybody else's code, and a borrowed booking stays
  * valid until the next call that may end it.
  */
-#ifndef KVMESH_SEQUENCES_H
-#define KVMESH_SEQUENCES_H
+#pragma once
 
 #define OVERDUE 1.5
 
@@ -90,5 +89,3 @@ void sequences_renew_owner(Sequences *self, PyObject *owner, double now);
  * so.
  */
 int sequences_settle(Sequences *self, double now, SpeedOf speed_of, void *context);
-
-#endif

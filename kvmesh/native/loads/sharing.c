@@ -20,9 +20,7 @@ static inline size_t find_place(const Shared *self, uint64_t key) {
 
 static int move_to(Shared *self, size_t room) {
     SharedKey *places = PyMem_Calloc(room, sizeof *places);
-    if (places == NULL) {
-        return -1;
-    }
+    NEED(places);
     Shared moved = {places, room, self->used};
     for (size_t i = 0; i < self->room; i++) {
         if (self->places[i].holders) {
@@ -63,12 +61,8 @@ long long shared_hold(Shared *self, const uint64_t *keys, Py_ssize_t count) {
 /* Empty a place, and move those behind it up which stand further from home than it. */
 static void erase(Shared *self, size_t hole) {
     size_t last = self->room - 1;
-    for (size_t at = (hole + 1) & last; self->places[at].holders; at = (at + 1) & last) {
-        if (((at - home_of(self, self->places[at].key)) & last) >= ((at - hole) & last)) {
-            self->places[hole] = self->places[at];
-            hole = at;
-        }
-    }
+    CLOSE_HOLE(hole, last, !self->places[at].holders, home_of(self, self->places[at].key),
+               self->places[hole] = self->places[at]);
     self->places[hole].holders = 0;
     self->used--;
 }
@@ -110,12 +104,10 @@ PyObject *shared_dict(const Shared *self) {
         if (!self->places[i].holders) {
             continue;
         }
-        PyObject *key = PyLong_FromUnsignedLongLong(self->places[i].key);
-        PyObject *holders = PyLong_FromUnsignedLongLong(self->places[i].holders);
-        if (key == NULL || holders == NULL || PyDict_SetItem(dict, key, holders) < 0) {
+        if (dict_add(dict, PyLong_FromUnsignedLongLong(self->places[i].key),
+                     PyLong_FromUnsignedLongLong(self->places[i].holders)) < 0) {
             Py_CLEAR(dict);
         }
-        XDECREF_ALL(key, holders);
     }
     return dict;
 }

@@ -37,9 +37,7 @@ static int count_all(PyObject *turns, PyObject *const *names, Py_ssize_t count, 
     int any = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         int found = look_up(turns, names[i], taken + i);
-        if (found < 0) {
-            return -1;
-        }
+        TRY(found);
         known[i] = (char)found;
         if (found) {
             most = !any || taken[i] > most ? taken[i] : most;
@@ -50,9 +48,7 @@ static int count_all(PyObject *turns, PyObject *const *names, Py_ssize_t count, 
     for (Py_ssize_t i = 0; i < count; i++) {
         long long counts = known[i] ? taken[i] : least - 1;
         counts = counts < most - MOST_BEHIND ? most - MOST_BEHIND : counts;
-        if ((!known[i] || counts != taken[i]) && note(turns, names[i], counts) < 0) {
-            return -1;
-        }
+        TRY_IF((!known[i] || counts != taken[i]), note(turns, names[i], counts));
         taken[i] = counts;
     }
     return 0;
@@ -61,9 +57,7 @@ static int count_all(PyObject *turns, PyObject *const *names, Py_ssize_t count, 
 static int hash_text(PyObject *text, uint64_t seed, uint64_t *hash) {
     Py_ssize_t size;
     const char *bytes = PyUnicode_AsUTF8AndSize(text, &size);
-    if (bytes == NULL) {
-        return -1;
-    }
+    NEED(bytes);
     *hash = xxh3_64(bytes, (size_t)size, seed);
     return 0;
 }
@@ -73,16 +67,12 @@ static Py_ssize_t settle(PyObject *const *names, Py_ssize_t count, const long lo
                          long long least, PyObject *replica) {
     Py_ssize_t best = -1;
     uint64_t seed, hash, best_hash = 0;
-    if (hash_text(replica, 0, &seed) < 0) {
-        return -1;
-    }
+    TRY(hash_text(replica, 0, &seed));
     for (Py_ssize_t i = 0; i < count; i++) {
         if (taken[i] != least) {
             continue;
         }
-        if (hash_text(names[i], seed, &hash) < 0) {
-            return -1;
-        }
+        TRY(hash_text(names[i], seed, &hash));
         if (best < 0 || hash > best_hash ||
             (hash == best_hash && PyUnicode_Compare(names[i], names[best]) > 0)) {
             best = i;
@@ -94,9 +84,7 @@ static Py_ssize_t settle(PyObject *const *names, Py_ssize_t count, const long lo
 
 static Py_ssize_t find_next(PyObject *turns, PyObject *const *names, Py_ssize_t count,
                             PyObject *replica, long long *taken, char *known) {
-    if (count_all(turns, names, count, taken, known) < 0) {
-        return -1;
-    }
+    TRY(count_all(turns, names, count, taken, known));
     Py_ssize_t first = 0, ties = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         ties = ties && taken[i] == taken[first] ? ties + 1 : ties;
@@ -113,14 +101,10 @@ static Py_ssize_t find_next(PyObject *turns, PyObject *const *names, Py_ssize_t 
 Py_ssize_t turns_next(PyObject *turns, PyObject *const *names, Py_ssize_t count, PyObject *replica) {
     long long on_stack[STACK_NAMES], *taken = on_stack;
     char known_on_stack[STACK_NAMES], *known = known_on_stack;
-    if (count < 1) {
-        return set_error(PyExc_ValueError, "it is nobody's turn among no workers");
-    }
+    REFUSE(count < 1, PyExc_ValueError, "it is nobody's turn among no workers");
     if (count > STACK_NAMES) {
         taken = PyMem_Malloc((size_t)count * (sizeof *taken + sizeof *known));
-        if (taken == NULL) {
-            return no_memory();
-        }
+        NEED_MEMORY(taken);
         known = (char *)(taken + count);
     }
     Py_ssize_t next = find_next(turns, names, count, replica, taken, known);

@@ -1,6 +1,5 @@
 /* Whose turn it is among workers: tests/reference/workers/turns.py. */
-#ifndef KVMESH_TURNS_H
-#define KVMESH_TURNS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -17,5 +16,3 @@ int turns_take(PyObject *turns, PyObject *worker);
  * a name in that of `names`.
  */
 Py_ssize_t turns_next(PyObject *turns, PyObject *const *names, Py_ssize_t count, PyObject *replica);
-
-#endif

@@ -1,6 +1,5 @@
 /* Booking records: core.routing.peers.records, read where they stand. */
-#ifndef KVMESH_BOOKING_WIRE_H
-#define KVMESH_BOOKING_WIRE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -63,5 +62,3 @@ Py_ssize_t wire_record_bytes(const uint8_t *record);
  * as `read_records` wants it. What follows the records is not looked at.
  */
 int wire_check(const uint8_t *data, Py_ssize_t size, WireHead *head);
-
-#endif

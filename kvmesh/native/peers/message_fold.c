@@ -94,9 +94,7 @@ static int note_answer(Turn *turn, const Booking *booking, int began, int served
         at--;
     }
     if (at < 0) {
-        if (turn->count == TOLD_AT_ONCE && report_answers(turn) < 0) {
-            return -1;
-        }
+        TRY_IF(turn->count == TOLD_AT_ONCE, report_answers(turn));
         at = turn->count++;
         turn->answers[at] = (Answers){.worker = Py_NewRef(booking->worker),
                                       .request_id = Py_NewRef(booking->request_id)};
@@ -108,9 +106,7 @@ static int note_answer(Turn *turn, const Booking *booking, int began, int served
 
 /* Have a record folded in Python; -1 with an error set. */
 static int fold_rare(Turn *turn, const uint8_t *record) {
-    if (report_answers(turn) < 0) {
-        return -1;
-    }
+    TRY(report_answers(turn));
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)record, wire_record_bytes(record));
     PyObject *now = PyFloat_FromDouble(turn->now), *folded = NULL;
     if (bytes != NULL && now != NULL) {
@@ -149,9 +145,7 @@ static int believe(const Turn *turn, PyObject *worker, const uint64_t *graded, P
         return 0;
     }
     int doubted = PySet_GET_SIZE(fold->distrusted) ? PySet_Contains(fold->distrusted, worker) : 0;
-    if (doubted < 0) {
-        return -1;
-    }
+    TRY(doubted);
     double ttl_s = fold->has_index && !doubted ? fold->predict_ttl_s : fold->approx_ttl_s;
     return approx_record_graded(fold->hints, worker, graded, count, blocks, turn->now, ttl_s);
 }
@@ -169,12 +163,8 @@ static Py_ssize_t pick_keys(const uint64_t *graded, Py_ssize_t count, uint32_t b
 
 /* Note that a booking was told, which is new or not; -1 with an error set. */
 static int confirm(const Peer *peer, PyObject *request_id, int added) {
-    if (!PySet_CheckExact(peer->unconfirmed)) {
-        return 0;
-    }
-    if (PySet_Discard(peer->unconfirmed, request_id) < 0) {
-        return -1;
-    }
+    EXPECT(PySet_CheckExact(peer->unconfirmed));
+    TRY(PySet_Discard(peer->unconfirmed, request_id));
     return added ? PySet_Add(peer->republished, request_id) : 0;
 }
 
@@ -216,15 +206,11 @@ static int book(Turn *turn, const uint8_t *record, PyObject *worker, PyObject *r
         .streams = record[1] & PLACED_STREAMS,
         .turn = (record[1] & PLACED_TURN) != 0,
     };
-    if (end_other(turn, &demand, worker, request_id) < 0) {
-        return -1;
-    }
+    TRY(end_other(turn, &demand, worker, request_id));
     int believed = record[1] & PLACED_BELIEVED && count;
     if (believed) {
         demand.hashes = PyBytes_FromStringAndSize((const char *)record + PLACED_BYTES, 8 * count);
-        if (demand.hashes == NULL) {
-            return -1;
-        }
+        NEED(demand.hashes);
     }
     Booking *booking = sequences_book(fold->sequences, request_id, worker, &demand, turn->now);
     Py_XDECREF(demand.hashes);
@@ -263,13 +249,9 @@ static int forget_republished(const Peer *peer, uint32_t number) {
 }
 
 static int begin_answer(Turn *turn, Booking *booking) {
-    if (!sequences_first_token(turn->fold->sequences, booking, turn->now)) {
-        return 0;
-    }
+    EXPECT(sequences_first_token(turn->fold->sequences, booking, turn->now));
     WorkerSpeed *known = speeds_worker(turn->fold->speeds, booking->worker);
-    if (known == NULL) {
-        return -1;
-    }
+    NEED(known);
     speeds_first_token(turn->fold->speeds, known, booking->service_tokens, booking->service_s,
                        turn->now);
     return note_answer(turn, booking, 1, 0);
@@ -278,9 +260,7 @@ static int begin_answer(Turn *turn, Booking *booking) {
 static int grow_answer(Turn *turn, Booking *booking, long long tokens) {
     if (!booking->prefilling) {
         WorkerSpeed *known = speeds_worker(turn->fold->speeds, booking->worker);
-        if (known == NULL) {
-            return -1;
-        }
+        NEED(known);
         speeds_output(turn->fold->speeds, known, tokens - booking->output_tokens,
                       turn->now - booking->output_s);
     }
@@ -290,14 +270,10 @@ static int grow_answer(Turn *turn, Booking *booking, long long tokens) {
 
 static int end_answer(Turn *turn, Booking *booking, uint32_t number) {
     peer_drop(turn->peer, number);
-    if (sequences_finish(turn->fold->sequences, booking) < 0) {
-        return -1;
-    }
+    TRY(sequences_finish(turn->fold->sequences, booking));
     if (!(booking->prefilling && booking->streams)) {
         WorkerSpeed *known = speeds_worker(turn->fold->speeds, booking->worker);
-        if (known == NULL) {
-            return -1;
-        }
+        NEED(known);
         speeds_finished(turn->fold->speeds, known, turn->now - booking->booked_s,
                         booking->output_tokens);
     }
@@ -316,10 +292,8 @@ static int follow(Turn *turn, const uint8_t *record, Booking *booking, uint32_t 
         return 0;
     }
     peer_drop(turn->peer, number);
-    if (PySet_Discard(turn->peer->republished, booking->request_id) < 0 ||
-        sequences_finish(sequences, booking) < 0) {
-        return -1;
-    }
+    TRY(PySet_Discard(turn->peer->republished, booking->request_id));
+    TRY(sequences_finish(sequences, booking));
     return note_answer(turn, booking, 0, 1);
 }
 
@@ -401,9 +375,7 @@ static int fold_records(Turn *turn, const uint8_t *data, const WireHead *head) {
     for (long long i = 0; i < head->events; i++) {
         if (i >= known) {
             turn->fold->applied++;
-            if (fold_record(turn, record) < 0) {
-                return -1;
-            }
+            TRY(fold_record(turn, record));
         }
         record += wire_record_bytes(record);
     }
@@ -412,17 +384,13 @@ static int fold_records(Turn *turn, const uint8_t *data, const WireHead *head) {
 
 static int fold_message(Turn *turn, const uint8_t *data, Py_ssize_t size, const WireHead *head) {
     Peer *peer = turn->peer;
-    if (head->shares && receive_shares(turn, data + head->end, size - head->end) < 0) {
-        return -1;
-    }
+    TRY_IF(head->shares, receive_shares(turn, data + head->end, size - head->end));
     if (head->first_seq > peer->next_seq) {
         turn->fold->gaps++;
         peer->complete = 0;
         Py_SETREF(peer->unconfirmed, Py_NewRef(Py_None));
     }
-    if (fold_records(turn, data, head) < 0) {
-        return -1;
-    }
+    TRY(fold_records(turn, data, head));
     long long next_seq = head->first_seq + head->events;
     peer->next_seq = next_seq > peer->next_seq ? next_seq : peer->next_seq;
     if (turn->now >= peer->renewed_s + RENEW_S) {
@@ -433,12 +401,11 @@ static int fold_message(Turn *turn, const uint8_t *data, Py_ssize_t size, const 
 }
 
 /* fold(peer, data, now) -> whether the peer is known completely; None: it is to be folded otherwise */
-static PyObject *call_fold(MessageFold *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *call_fold(MessageFold *self, ARGUMENTS) {
     Turn turn = {.fold = self};
     PyObject *message;
-    if (READ_PLACED("fold", "!Sd", "peer data now", &peer_type, &turn.peer, &message, &turn.now) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("fold", "!Sd", "peer data now", &peer_type, &turn.peer, &message,
+                            &turn.now));
     const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(message);
     Py_ssize_t size = PyBytes_GET_SIZE(message);
     WireHead head;
@@ -452,12 +419,10 @@ static PyObject *call_fold(MessageFold *self, PyObject *const *args, Py_ssize_t 
     return PyBool_FromLong(turn.peer->complete);
 }
 
-static PyObject *fold_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *fold_new(NEW_ARGUMENTS) {
     PyObject *hints, *ttls, *limits;
     MessageFold *self = (MessageFold *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     if (READ_NEW("MessageFold", "$+O+!+!O+D+D+!+!TpT",
                  "events sequences speeds hints members strangers out distrusted ttls has_index limits",
                  &self->events, &sequences_type, &self->sequences, &speeds_type, &self->speeds,
@@ -476,11 +441,7 @@ static PyObject *fold_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     return (PyObject *)self;
 }
 
-static int fold_traverse(MessageFold *self, visitproc visit, void *arg) {
-    VISIT_ALL(self->events, self->sequences, self->hints, self->members, self->strangers, self->out,
-              self->distrusted);
-    return 0;
-}
+TRAVERSE(MessageFold, fold, events, sequences, hints, members, strangers, out, distrusted)
 
 /* Nothing becomes NULL: who still holds it may go on. */
 static int fold_clear(MessageFold *self) {
@@ -488,27 +449,14 @@ static int fold_clear(MessageFold *self) {
     return 0;
 }
 
-static void fold_dealloc(MessageFold *self) {
-    PyObject_GC_UnTrack(self);
-    XDECREF_ALL(self->events, self->sequences, self->speeds, self->hints, self->members,
-                self->strangers, self->out, self->distrusted);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
+GC_DEALLOC(MessageFold, fold, events, sequences, speeds, hints, members, strangers, out, distrusted)
 
-static PyMemberDef members[] = {
-    {"applied", T_LONGLONG, offsetof(MessageFold, applied), READONLY, NULL},
-    {"gaps", T_LONGLONG, offsetof(MessageFold, gaps), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(members, FIELDS(MessageFold, T_LONGLONG, READONLY, applied, gaps))
 
-static PyMethodDef methods[] = {
-    METHOD_FASTCALL("fold", call_fold),
-    {NULL, NULL, 0, NULL},
-};
+METHODS(methods, METHOD_FASTCALL("fold", call_fold))
 
 PyTypeObject message_fold_type = {
     GC_TYPE("MessageFold", MessageFold, fold),
     .tp_clear = (inquiry)fold_clear,
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

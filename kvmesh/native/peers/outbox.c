@@ -86,9 +86,7 @@ static Published *find(PyObject *known, PyObject *name) {
 /* Take out what is known under a name: a new reference; NULL as `find`. */
 static Published *pop(PyObject *known, PyObject *name) {
     Published *published = find(known, name);
-    if (published == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(published);
     Py_INCREF(published);
     if (PyDict_DelItem(known, name) < 0) {
         PyErr_Clear();

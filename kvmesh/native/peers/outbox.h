@@ -1,8 +1,7 @@
 /* BookingOutbox: what this replica has yet to tell its siblings of its bookings, as the records in
  * which that travels (core.routing.peers.records).
  */
-#ifndef KVMESH_OUTBOX_H
-#define KVMESH_OUTBOX_H
+#pragma once
 
 #include "loads/sequences.h"
 #include "peers/booking_wire.h"
@@ -35,7 +34,7 @@ typedef struct {
 
 /* How an attempt failed; `kind` is bytes. */
 typedef struct {
-    long verdict;
+    long long verdict;
     PyObject *kind;
     double lost_s, retry_after_s;
 } Failure;
@@ -89,5 +88,3 @@ int graded_read(const Booking *booking, long long size, Graded *out);
 
 /* Return the blocks of output that were expected when the booking was placed. */
 long long booking_expected_blocks(const Booking *booking, long long size);
-
-#endif

@@ -8,21 +8,9 @@
 enum { VERDICT_UNKNOWN, VERDICT_SERVED };
 enum { KEPT_ROOM = 1 << 18 };
 
-static int read_seconds(PyObject *attempt, PyObject *name, double *seconds) {
-    PyObject *given = PyObject_GetAttr(attempt, name);
-    *seconds = given == NULL ? -1.0 : PyFloat_AsDouble(given);
-    Py_XDECREF(given);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 /* Read an attempt; -1 with an error set. May run anything. `kind` is to be let go either way. */
 static int read_failure(PyObject *attempt, Failure *out) {
-    PyObject *verdict = PyObject_GetAttr(attempt, interned.verdict);
-    out->verdict = verdict == NULL ? -1 : PyLong_AsLong(verdict);
-    Py_XDECREF(verdict);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    TRY(read_attribute(attempt, interned.verdict, 'L', &out->verdict));
     PyObject *kind = PyObject_GetAttr(attempt, interned.kind);
     if (kind != NULL && !PyUnicode_Check(kind)) {
         PyErr_Format(PyExc_TypeError, "an attempt's kind is a str, not %.100R", kind);
@@ -32,37 +20,30 @@ static int read_failure(PyObject *attempt, Failure *out) {
     Py_XDECREF(kind);
     out->kind = cut == NULL ? NULL : PyUnicode_AsEncodedString(cut, "utf-8", "replace");
     Py_XDECREF(cut);
-    if (out->kind == NULL || read_seconds(attempt, interned.lost_s, &out->lost_s) < 0) {
-        return -1;
-    }
-    return read_seconds(attempt, interned.retry_after_s, &out->retry_after_s);
+    NEED(out->kind);
+    TRY(read_attribute(attempt, interned.lost_s, 'd', &out->lost_s));
+    return read_attribute(attempt, interned.retry_after_s, 'd', &out->retry_after_s);
 }
 
 static PyObject *call_placed(BookingOutbox *self, PyObject *booking) {
-    if (!Py_IS_TYPE(booking, &booking_type)) {
-        return PyErr_Format(PyExc_TypeError, "a booking is a Booking, not %.100R", booking);
-    }
+    REFUSE_OR_NULL(!Py_IS_TYPE(booking, &booking_type), PyExc_TypeError,
+                   "a booking is a Booking, not %.100R", booking);
     outbox_placed(self, (Booking *)booking);
     Py_RETURN_NONE;
 }
 
 static PyObject *call_first_token(BookingOutbox *self, PyObject *given) {
     PyObject *request_id = read_text("a request id", given);
-    if (request_id == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(request_id);
     outbox_first_token(self, request_id);
     Py_DECREF(request_id);
     Py_RETURN_NONE;
 }
 
 /* ended(request_id, attempt=SERVED) */
-static PyObject *call_ended(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs,
-                            PyObject *keywords) {
+static PyObject *call_ended(BookingOutbox *self, NAMED_ARGUMENTS) {
     PyObject *given, *attempt = NULL;
-    if (READ("ended", "O|O", "request_id attempt", &given, &attempt) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ("ended", "O|O", "request_id attempt", &given, &attempt));
     Failure failure = {.verdict = VERDICT_SERVED};
     PyObject *request_id = read_text("a request id", given);
     if (request_id == NULL || (attempt != NULL && read_failure(attempt, &failure) < 0)) {
@@ -94,9 +75,7 @@ static int publish_growth_of(BookingOutbox *self, PyObject *request_id, Publishe
 
 static PyObject *call_publish_growth(BookingOutbox *self, PyObject *Py_UNUSED(none)) {
     PyObject *gone = PyList_New(0), *request_id, *known;
-    if (gone == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(gone);
     /* To look a booking up may run anything, where somebody put keys of his own among them. */
     int failed = 0;
     for (Py_ssize_t at = 0; !failed && PyDict_Next(self->bookings, &at, &request_id, &known);) {
@@ -150,9 +129,7 @@ typedef struct {
 static PyObject *message(const BookingOutbox *self, const Run *run, PyObject *shares) {
     Py_ssize_t behind = shares == NULL ? 0 : PyBytes_GET_SIZE(shares);
     PyObject *made = PyBytes_FromStringAndSize(NULL, HEAD_BYTES + (Py_ssize_t)run->bytes + behind);
-    if (made == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(made);
     uint8_t *out = (uint8_t *)PyBytes_AS_STRING(made);
     memset(out, 0, HEAD_BYTES);
     out[0] = self->format;
@@ -169,14 +146,6 @@ static PyObject *message(const BookingOutbox *self, const Run *run, PyObject *sh
     return made;
 }
 
-static int append_message(const BookingOutbox *self, PyObject *taken, const Run *run,
-                          PyObject *shares) {
-    PyObject *made = message(self, run, shares);
-    int failed = made == NULL ? -1 : PyList_Append(taken, made);
-    Py_XDECREF(made);
-    return failed;
-}
-
 /* Append the messages of `all` records; -1 with MemoryError set. */
 static int split(const BookingOutbox *self, PyObject *taken, const Run *all,
                  const Py_ssize_t *bounds, PyObject *shares) {
@@ -187,9 +156,7 @@ static int split(const BookingOutbox *self, PyObject *taken, const Run *all,
         run.events++;
         int last = run.at + run.bytes >= end;
         if (last || (Py_ssize_t)run.events >= bounds[0] || (Py_ssize_t)run.bytes >= bounds[1]) {
-            if (append_message(self, taken, &run, last ? shares : NULL) < 0) {
-                return -1;
-            }
+            TRY(list_add(taken, message(self, &run, last ? shares : NULL)));
             run = (Run){.at = run.at + run.bytes, .first_seq = run.first_seq + run.events};
         }
     }
@@ -197,16 +164,13 @@ static int split(const BookingOutbox *self, PyObject *taken, const Run *all,
 }
 
 /* take(max_events, max_bytes, shares=b"") -> messages */
-static PyObject *call_take(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *call_take(BookingOutbox *self, ARGUMENTS) {
     PyObject *shares = NULL;
     Py_ssize_t bounds[2];
-    if (READ_PLACED("take", "nn|S", "max_events max_bytes shares", bounds, bounds + 1, &shares) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("take", "nn|S", "max_events max_bytes shares", bounds, bounds + 1,
+                            &shares));
     PyObject *taken = PyList_New(0);
-    if (taken == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(taken);
     /* What comes while the messages are made has records and numbers of its own. */
     uint8_t *records = self->records;
     size_t room = self->room;
@@ -217,7 +181,7 @@ static PyObject *call_take(BookingOutbox *self, PyObject *const *args, Py_ssize_
     self->events = 0;
     int failed = all.events ? split(self, taken, &all, bounds, shares)
                  : shares != NULL && PyBytes_GET_SIZE(shares)
-                     ? append_message(self, taken, &all, shares)
+                     ? list_add(taken, message(self, &all, shares))
                      : 0;
     if (self->records == NULL && room <= KEPT_ROOM) {
         self->records = records;
@@ -232,22 +196,19 @@ static PyObject *call_take(BookingOutbox *self, PyObject *const *args, Py_ssize_
 }
 
 /* beat(shares=b"") -> message */
-static PyObject *call_beat(BookingOutbox *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *call_beat(BookingOutbox *self, ARGUMENTS) {
     PyObject *shares = NULL;
     Run none = {.first_seq = self->next_seq};
     return READ_PLACED("beat", "|S", "shares", &shares) < 0 ? NULL : message(self, &none, shares);
 }
 
-static PyObject *outbox_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *outbox_new(NEW_ARGUMENTS) {
     PyObject *sequences;
     uint64_t number;
-    if (READ_NEW("BookingOutbox", "!K", "sequences epoch", &sequences_type, &sequences, &number) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("BookingOutbox", "!K", "sequences epoch", &sequences_type, &sequences,
+                         &number));
     BookingOutbox *self = (BookingOutbox *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->sequences = (Sequences *)Py_NewRef(sequences);
     self->epoch = number;
     self->next_seq = 1;
@@ -255,16 +216,10 @@ static PyObject *outbox_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     self->bookings = PyDict_New();
     self->retried = PyDict_New();
     self->workers = PyDict_New();
-    if (self->bookings == NULL || self->retried == NULL || self->workers == NULL) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
+    return made_or_null(self);
 }
 
-static int outbox_traverse(BookingOutbox *self, visitproc visit, void *arg) {
-    VISIT_ALL(self->sequences, self->on_first);
-    return 0;
-}
+TRAVERSE(BookingOutbox, outbox, sequences, on_first)
 
 /* The tables stay: they are part of no cycle, and methods need them. */
 static int outbox_clear(BookingOutbox *self) {
@@ -280,18 +235,15 @@ static void outbox_dealloc(BookingOutbox *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMemberDef members[] = {
-    {"epoch", T_ULONGLONG, offsetof(BookingOutbox, epoch), READONLY, NULL},
-    {"next_seq", T_ULONGLONG, offsetof(BookingOutbox, next_seq), READONLY, NULL},
-    {"waiting", T_ULONGLONG, offsetof(BookingOutbox, events), READONLY, "Events to be taken."},
-    {"untold", T_LONGLONG, offsetof(BookingOutbox, untold), READONLY, NULL},
-    {"gathering", T_BOOL, offsetof(BookingOutbox, gathering), 0, NULL},
-    {"on_first", T_OBJECT, offsetof(BookingOutbox, on_first), 0, NULL},
-    {"format", T_UBYTE, offsetof(BookingOutbox, format), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(members,
+    FIELDS(BookingOutbox, T_ULONGLONG, READONLY, epoch, next_seq)
+    FIELDS(BookingOutbox, T_LONGLONG, READONLY, untold)
+    FIELDS(BookingOutbox, T_BOOL, 0, gathering)
+    FIELDS(BookingOutbox, T_OBJECT, 0, on_first)
+    FIELDS(BookingOutbox, T_UBYTE, 0, format)
+    {"waiting", T_ULONGLONG, offsetof(BookingOutbox, events), READONLY, NULL},)
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("placed", call_placed),
     METHOD_O("first_token", call_first_token),
     METHOD_KEYWORDS("ended", call_ended),
@@ -300,13 +252,10 @@ static PyMethodDef methods[] = {
     METHOD_O("republish", call_republish),
     METHOD_NOARGS("end_state", call_end_state),
     METHOD_FASTCALL("take", call_take),
-    METHOD_FASTCALL("beat", call_beat),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_FASTCALL("beat", call_beat))
 
 PyTypeObject outbox_type = {
     GC_TYPE("BookingOutbox", BookingOutbox, outbox),
     .tp_clear = (inquiry)outbox_clear,
-    .tp_members = members,
-    .tp_methods = methods,
+    .tp_members = members, .tp_methods = methods,
 };

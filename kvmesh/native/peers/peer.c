@@ -31,9 +31,7 @@ static int make_room(Peer *self) {
         room *= 2;
     }
     Numbered *places = PyMem_Calloc(room, sizeof *places);
-    if (places == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(places);
     self->places = places;
     self->room = room;
     self->used = 0;
@@ -52,9 +50,7 @@ static int make_room(Peer *self) {
 }
 
 int peer_keep(Peer *self, uint32_t number, Booking *booking) {
-    if (2 * (self->used + 1) > self->room && make_room(self) < 0) {
-        return -1;
-    }
+    TRY_IF(2 * (self->used + 1) > self->room, make_room(self));
     Numbered *place = find_place(self, number);
     self->used += place->booking == NULL;
     place->number = number;
@@ -71,13 +67,8 @@ void peer_drop(Peer *self, uint32_t number) {
     }
     Booking *gone = hole->booking;
     size_t last = self->room - 1, free_at = (size_t)(hole - self->places);
-    for (size_t at = (free_at + 1) & last; self->places[at].booking != NULL; at = (at + 1) & last) {
-        size_t home = home_of(self, self->places[at].number);
-        if (((at - home) & last) >= ((at - free_at) & last)) {
-            self->places[free_at] = self->places[at];
-            free_at = at;
-        }
-    }
+    CLOSE_HOLE(free_at, last, self->places[at].booking == NULL,
+               home_of(self, self->places[at].number), self->places[free_at] = self->places[at]);
     self->places[free_at].booking = NULL;
     self->used--;
     Py_DECREF(gone);
@@ -127,17 +118,13 @@ Booking *peer_find(Peer *self, Sequences *sequences, uint32_t number) {
     return find_by_id(self, sequences, number);
 }
 
-static PyObject *peer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *peer_new(NEW_ARGUMENTS) {
     PyObject *name;
     long long epoch;
     double now;
-    if (READ_NEW("Peer", "ULd", "name epoch now", &name, &epoch, &now) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Peer", "ULd", "name epoch now", &name, &epoch, &now));
     Peer *self = (Peer *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->name = read_text("a peer", name);
     self->workers = PyDict_New();
     self->republished = PySet_New(NULL);
@@ -146,10 +133,7 @@ static PyObject *peer_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     self->next_seq = 1;
     self->complete = 1;
     self->renewed_s = self->counted_s = now;
-    if (self->name == NULL || self->workers == NULL || self->republished == NULL) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
+    return made_or_null(self);
 }
 
 static void peer_dealloc(Peer *self) {
@@ -161,22 +145,13 @@ static void peer_dealloc(Peer *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-#define FIELD(name, type, flags) \
-    { #name, type, offsetof(Peer, name), flags, NULL }
-
-static PyMemberDef members[] = {
-    FIELD(name, T_OBJECT_EX, READONLY),
-    FIELD(workers, T_OBJECT_EX, READONLY),
-    FIELD(republished, T_OBJECT_EX, READONLY),
-    FIELD(unconfirmed, T_OBJECT, 0),
-    FIELD(epoch, T_LONGLONG, READONLY),
-    FIELD(next_seq, T_LONGLONG, 0),
-    FIELD(booked, T_LONGLONG, 0),
-    FIELD(renewed_s, T_DOUBLE, 0),
-    FIELD(counted_s, T_DOUBLE, 0),
-    FIELD(complete, T_BOOL, 0),
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(members,
+    FIELDS(Peer, T_OBJECT_EX, READONLY, name, workers, republished)
+    FIELDS(Peer, T_OBJECT, 0, unconfirmed)
+    FIELDS(Peer, T_LONGLONG, READONLY, epoch)
+    FIELDS(Peer, T_LONGLONG, 0, next_seq, booked)
+    FIELDS(Peer, T_DOUBLE, 0, renewed_s, counted_s)
+    FIELDS(Peer, T_BOOL, 0, complete))
 
 PyTypeObject peer_type = {
     TYPE("Peer", Peer, peer),

@@ -1,6 +1,5 @@
 /* Peer: one other replica, as far as it was heard. */
-#ifndef KVMESH_PEER_H
-#define KVMESH_PEER_H
+#pragma once
 
 #include "loads/sequences.h"
 
@@ -46,5 +45,3 @@ int peer_keep(Peer *self, uint32_t number, Booking *booking);
 
 /* Keep nothing by that number. */
 void peer_drop(Peer *self, uint32_t number);
-
-#endif

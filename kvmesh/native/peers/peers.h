@@ -4,10 +4,7 @@
  * outbox_methods.c makes messages of it. message_fold.c folds a sibling's message, peer.c finds its
  * bookings by their numbers.
  */
-#ifndef KVMESH_PEERS_H
-#define KVMESH_PEERS_H
+#pragma once
 
 #include "peers/outbox.h"
 #include "peers/peer.h"
-
-#endif

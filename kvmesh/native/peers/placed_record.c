@@ -1,4 +1,5 @@
 /* What replicas are told of a booking when it is placed. */
+#include "base/arguments.h"
 #include "base/names.h"
 #include "peers/outbox.h"
 #include "prompts/graded.h"
@@ -22,14 +23,10 @@ static void put_keys(Graded *out, const Booking *booking, long long size) {
 
 /* Of what computes its hashes when asked, in Python; -1 with an error set. May run anything. */
 static int ask_graded(Graded *out, PyObject *hashes) {
-    PyObject *given = PyObject_GetAttr(hashes, interned.blocks);
-    long long blocks = given == NULL ? -1 : PyLong_AsLongLong(given);
-    Py_XDECREF(given);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    long long blocks;
+    TRY(read_attribute(hashes, interned.blocks, 'L', &blocks));
     out->blocks = within(0, blocks, graded_depth(MOST_GRADED));
-    given = PyLong_FromLongLong(out->blocks);
+    PyObject *given = PyLong_FromLongLong(out->blocks);
     PyObject *found =
         given == NULL ? NULL : PyObject_CallMethodOneArg(hashes, interned.upto, given);
     Py_XDECREF(given);

@@ -1,6 +1,5 @@
 /* Which of a prompt's blocks stand for it where not all may: core.blocks.graded, compiled. */
-#ifndef KVMESH_GRADED_H
-#define KVMESH_GRADED_H
+#pragma once
 
 #include "base/base.h"
 
@@ -86,5 +85,3 @@ static inline long long key_blocks(long long number) {
 static inline long long key_place(long long number) {
     return number <= 2 ? 4 * number - 1 : number + 5;
 }
-
-#endif

@@ -33,21 +33,13 @@ static PyObject *hashed_upto(Hashed *self, PyObject *count) {
 
 static Py_ssize_t hashed_length(Hashed *self) { return Py_SIZE(self); }
 
-static PyObject *hashed_blocks(Hashed *self, void *Py_UNUSED(closure)) {
-    return PyLong_FromSsize_t(Py_SIZE(self));
-}
+GETTER(Hashed, hashed_blocks, PyLong_FromSsize_t(Py_SIZE(self)))
 
 static void hashed_dealloc(Hashed *self) { PyObject_Free(self); }
 
-static PyMethodDef methods[] = {
-    METHOD_O("upto", hashed_upto),
-    {NULL, NULL, 0, NULL},
-};
+METHODS(methods, METHOD_O("upto", hashed_upto))
 
-static PyGetSetDef getters[] = {
-    {"blocks", (getter)hashed_blocks, NULL, "The number of full blocks.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+GETTERS(getters, {"blocks", (getter)hashed_blocks, NULL, "The number of full blocks.", NULL})
 
 static PySequenceMethods sequence = {.sq_length = (lenfunc)hashed_length};
 
@@ -56,6 +48,5 @@ PyTypeObject hashed_type = {
     .tp_itemsize = sizeof(uint64_t),
     .tp_dealloc = (destructor)hashed_dealloc,
     .tp_as_sequence = &sequence,
-    .tp_methods = methods,
-    .tp_getset = getters,
+    .tp_getset = getters, .tp_methods = methods,
 };

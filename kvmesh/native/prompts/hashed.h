@@ -1,6 +1,5 @@
 /* Hashed: the sequence hashes of one prompt, all of them. */
-#ifndef KVMESH_HASHED_H
-#define KVMESH_HASHED_H
+#pragma once
 
 #include "base/base.h"
 
@@ -17,5 +16,3 @@ int hashed_ready(void);
 
 /* Return hashes of `count` blocks, not yet written; NULL with MemoryError. */
 Hashed *hashed_new(Py_ssize_t count);
-
-#endif

@@ -34,19 +34,16 @@ static uint64_t *room_for(Py_ssize_t count) {
 
 /* Read a seed as the xxhash wheel does: any integer, modulo 2^64. */
 static int read_seed(PyObject *object, uint64_t *seed) {
-    if (!PyLong_Check(object)) {
-        return set_error(PyExc_TypeError, "a seed is an int, not %.100s", Py_TYPE(object)->tp_name);
-    }
+    REFUSE(!PyLong_Check(object), PyExc_TypeError, "a seed is an int, not %.100s",
+           Py_TYPE(object)->tp_name);
     *seed = PyLong_AsUnsignedLongLongMask(object);
     return 0;
 }
 
-static PyObject *native_chain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *native_chain(PyObject *Py_UNUSED(module), ARGUMENTS) {
     uint64_t seed;
     Py_buffer view;
-    if (nargs != 5) {
-        return PyErr_Format(PyExc_TypeError, "chain takes 5 arguments, not %zd", nargs);
-    }
+    REFUSE_OR_NULL(nargs != 5, PyExc_TypeError, "chain takes 5 arguments, not %zd", nargs);
     Py_ssize_t start = PyLong_AsSsize_t(args[2]), width = PyLong_AsSsize_t(args[3]);
     Py_ssize_t count = PyLong_AsSsize_t(args[4]);
     if (PyErr_Occurred() || read_seed(args[0], &seed) < 0 ||
@@ -75,9 +72,7 @@ static PyObject *native_chain(PyObject *Py_UNUSED(module), PyObject *const *args
 
 /* Read one token; 0 when it is anything but an int below 2^32. */
 static inline int read_token(PyObject *object, uint32_t *token) {
-    if (!PyLong_CheckExact(object)) {
-        return 0;
-    }
+    EXPECT(PyLong_CheckExact(object));
 #if PY_VERSION_HEX >= 0x030C0000
     if (PyUnstable_Long_IsCompact((PyLongObject *)object)) {
         Py_ssize_t value = PyUnstable_Long_CompactValue((PyLongObject *)object);
@@ -99,9 +94,7 @@ static inline int read_token(PyObject *object, uint32_t *token) {
 /* Write `count` tokens as u32s; 0 when one of them is none. */
 static int read_tokens(PyObject *const *tokens, Py_ssize_t count, uint32_t *packed) {
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (!read_token(tokens[i], packed + i)) {
-            return 0;
-        }
+        EXPECT(read_token(tokens[i], packed + i));
     }
     return 1;
 }
@@ -109,19 +102,15 @@ static int read_tokens(PyObject *const *tokens, Py_ssize_t count, uint32_t *pack
 static int hash_tokens(PyObject *const *tokens, Py_ssize_t size, Py_ssize_t count, uint64_t seed,
                        uint32_t *packed, uint64_t *hashes) {
     for (Py_ssize_t i = 0; i < count; i++, tokens += size) {
-        if (!read_tokens(tokens, size, packed)) {
-            return 0;
-        }
+        EXPECT(read_tokens(tokens, size, packed));
         hashes[i] = seed = xxh3_64(packed, (size_t)size * sizeof *packed, seed);
     }
     return 1;
 }
 
-static PyObject *native_chain_tokens(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *native_chain_tokens(PyObject *Py_UNUSED(module), ARGUMENTS) {
     uint64_t seed;
-    if (nargs != 5) {
-        return PyErr_Format(PyExc_TypeError, "chain_tokens takes 5 arguments, not %zd", nargs);
-    }
+    REFUSE_OR_NULL(nargs != 5, PyExc_TypeError, "chain_tokens takes 5 arguments, not %zd", nargs);
     Py_ssize_t first = PyLong_AsSsize_t(args[2]), size = PyLong_AsSsize_t(args[3]);
     Py_ssize_t count = PyLong_AsSsize_t(args[4]);
     if (PyErr_Occurred() || read_seed(args[0], &seed) < 0) {
@@ -138,9 +127,7 @@ static PyObject *native_chain_tokens(PyObject *Py_UNUSED(module), PyObject *cons
     uint32_t *packed = stack;
     if (size > STACK_TOKENS) { /* at most as many as there are tokens: no overflow */
         packed = PyMem_Malloc((size_t)size * sizeof *packed);
-        if (packed == NULL) {
-            return PyErr_NoMemory();
-        }
+        NEED_MEMORY_OR_NULL(packed);
     }
     PyObject *found = NULL;
     uint64_t *hashes = room_for(count);
@@ -196,9 +183,7 @@ static int text_into(PyObject *text, Py_ssize_t first, Py_ssize_t size, Py_ssize
                      uint64_t seed, uint64_t *hashes) {
     uint32_t stack[STACK_TOKENS];
     uint32_t *block = size > STACK_TOKENS ? PyMem_Malloc((size_t)size * TOKEN_BYTES) : stack;
-    if (block == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(block);
     int kind = (int)PyUnicode_KIND(text);
     const char *at = (const char *)PyUnicode_DATA(text) + first * kind;
     hash_text(at, kind, size, count, seed, block, hashes);
@@ -215,12 +200,10 @@ static PyObject *bytes_for(Py_ssize_t count, uint64_t **hashes) {
     return packed;
 }
 
-static PyObject *native_pack_chain(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *native_pack_chain(PyObject *Py_UNUSED(module), ARGUMENTS) {
     uint64_t seed, *hashes;
     PyObject *packed = NULL;
-    if (nargs != 5) {
-        return PyErr_Format(PyExc_TypeError, "pack_chain takes 5 arguments, not %zd", nargs);
-    }
+    REFUSE_OR_NULL(nargs != 5, PyExc_TypeError, "pack_chain takes 5 arguments, not %zd", nargs);
     Py_ssize_t first = PyLong_AsSsize_t(args[2]), size = PyLong_AsSsize_t(args[3]);
     Py_ssize_t count = PyLong_AsSsize_t(args[4]);
     if (PyErr_Occurred() || read_seed(args[0], &seed) < 0) {
@@ -236,9 +219,7 @@ static PyObject *native_pack_chain(PyObject *Py_UNUSED(module), PyObject *const 
         return packed;
     }
     Py_buffer view;
-    if (PyObject_GetBuffer(args[1], &view, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(PyObject_GetBuffer(args[1], &view, PyBUF_SIMPLE));
     if (!does_not_fit(first, size, count, view.len / TOKEN_BYTES)) {
         packed = bytes_for(count, &hashes);
     }
@@ -255,9 +236,7 @@ static PyObject *native_pack_chain(PyObject *Py_UNUSED(module), PyObject *const 
 
 /* Read an int that is a u64; 0 when it is anything else. Never runs Python code. */
 static inline int read_hash(PyObject *object, uint64_t *hash) {
-    if (!PyLong_CheckExact(object)) {
-        return 0;
-    }
+    EXPECT(PyLong_CheckExact(object));
 #if PY_VERSION_HEX < 0x030C0000 && PYLONG_BITS_IN_DIGIT == 30
     const digit *digits = ((PyLongObject *)object)->ob_digit;
     Py_ssize_t count = Py_SIZE(object);

@@ -6,7 +6,7 @@
 enum { PLACE, HEAD, INDEX, STRIPS, TAIL, OPENING_SIZE };
 enum { HINTS, MARKS, PARTS, OPENINGS, FORM_SIZE };
 
-static PyObject *packer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *packer_new(NEW_ARGUMENTS) {
     TextPacker *self = (TextPacker *)type->tp_alloc(type, 0);
     if (self != NULL && ((self->forms = PyDict_New()) == NULL ||
                          READ_NEW("TextPacker", "+!+O", "cache encode_batch", &text_cache_type,
@@ -16,10 +16,7 @@ static PyObject *packer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     return (PyObject *)self;
 }
 
-static int packer_traverse(TextPacker *self, visitproc visit, void *arg) {
-    VISIT_ALL(self->cache, self->encode_batch, self->forms);
-    return 0;
-}
+TRAVERSE(TextPacker, packer, cache, encode_batch, forms)
 
 /* The dict stays: what the collector took apart may still be asked. */
 static int packer_clear(TextPacker *self) {
@@ -27,12 +24,7 @@ static int packer_clear(TextPacker *self) {
     return 0;
 }
 
-static void packer_dealloc(TextPacker *self) {
-    PyObject_GC_UnTrack(self);
-    packer_clear(self);
-    XDECREF_ALL(self->cache, self->forms);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
+GC_DEALLOC_AFTER(TextPacker, packer, packer_clear(self), cache, forms)
 
 /* Whether `value` is a tuple of `size` (or any, for -1) members, each exactly a `type`. */
 static int is_tuple_of(PyObject *value, PyTypeObject *type, Py_ssize_t size) {
@@ -40,17 +32,13 @@ static int is_tuple_of(PyObject *value, PyTypeObject *type, Py_ssize_t size) {
         return 0;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++) {
-        if (!Py_IS_TYPE(PyTuple_GET_ITEM(value, i), type)) {
-            return 0;
-        }
+        EXPECT(Py_IS_TYPE(PyTuple_GET_ITEM(value, i), type));
     }
     return 1;
 }
 
 static int is_strips(PyObject *strips) {
-    if (!is_tuple_of(strips, &PyTuple_Type, -1)) {
-        return 0;
-    }
+    EXPECT(is_tuple_of(strips, &PyTuple_Type, -1));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(strips); i++) {
         PyObject *strip = PyTuple_GET_ITEM(strips, i);
         if (PyTuple_GET_SIZE(strip) != 2 || !PyUnicode_CheckExact(PyTuple_GET_ITEM(strip, 0)) ||
@@ -64,51 +52,39 @@ static int is_strips(PyObject *strips) {
 
 /* Whether an opening is one, within its form; -1 with an error set. */
 static int check_opening(PyObject *opening, Py_ssize_t parts, Py_ssize_t roles) {
-    if (PyTuple_GET_SIZE(opening) != OPENING_SIZE ||
-        !PyLong_CheckExact(PyTuple_GET_ITEM(opening, PLACE)) ||
-        !PyUnicode_CheckExact(PyTuple_GET_ITEM(opening, HEAD)) ||
-        !PyLong_CheckExact(PyTuple_GET_ITEM(opening, INDEX)) ||
-        !is_strips(PyTuple_GET_ITEM(opening, STRIPS)) ||
-        !PyUnicode_CheckExact(PyTuple_GET_ITEM(opening, TAIL))) {
-        return set_error(PyExc_TypeError,
-                         "an opening is its place, a head, the number of a text, strips, a tail");
-    }
+    REFUSE(PyTuple_GET_SIZE(opening) != OPENING_SIZE ||
+           !PyLong_CheckExact(PyTuple_GET_ITEM(opening, PLACE)) ||
+           !PyUnicode_CheckExact(PyTuple_GET_ITEM(opening, HEAD)) ||
+           !PyLong_CheckExact(PyTuple_GET_ITEM(opening, INDEX)) ||
+           !is_strips(PyTuple_GET_ITEM(opening, STRIPS)) ||
+           !PyUnicode_CheckExact(PyTuple_GET_ITEM(opening, TAIL)), PyExc_TypeError,
+           "an opening is its place, a head, the number of a text, strips, a tail");
     Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(opening, PLACE));
     Py_ssize_t index = PyLong_AsSsize_t(PyTuple_GET_ITEM(opening, INDEX));
-    if (PyErr_Occurred()) {
-        return -1;
-    }
-    if (place < 0 || place >= parts || index < 0 || index >= roles) {
-        return set_error(PyExc_ValueError, "opening %zd of text %zd is outside the form", place, index);
-    }
+    TRY(no_error());
+    REFUSE(place < 0 || place >= parts || index < 0 || index >= roles, PyExc_ValueError,
+           "opening %zd of text %zd is outside the form", place, index);
     return 0;
 }
 
-static PyObject *packer_teach(TextPacker *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *packer_teach(TextPacker *self, ARGUMENTS) {
     PyObject *roles, *hints, *marks, *parts, *openings;
-    if (READ_PLACED("teach", "OOOOO", "roles hints marks parts openings", &roles, &hints, &marks,
-                    &parts, &openings) < 0) {
-        return NULL;
-    }
-    if (!is_tuple_of(roles, &PyUnicode_Type, -1) || !is_tuple_of(hints, &PyUnicode_Type, -1) ||
-        !is_tuple_of(marks, &PyUnicode_Type, -1) || !is_tuple_of(parts, &PyBytes_Type, -1) ||
-        !is_tuple_of(openings, &PyTuple_Type, -1)) {
-        PyErr_SetString(PyExc_TypeError,
-                        "a form is three tuples of str, one of bytes and one of openings");
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("teach", "OOOOO", "roles hints marks parts openings", &roles, &hints,
+                            &marks, &parts, &openings));
+    REFUSE_OR_NULL(!is_tuple_of(roles, &PyUnicode_Type, -1) ||
+                   !is_tuple_of(hints, &PyUnicode_Type, -1) ||
+                   !is_tuple_of(marks, &PyUnicode_Type, -1) ||
+                   !is_tuple_of(parts, &PyBytes_Type, -1) ||
+                   !is_tuple_of(openings, &PyTuple_Type, -1), PyExc_TypeError,
+                   "a form is three tuples of str, one of bytes and one of openings");
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(openings); i++) {
-        if (check_opening(PyTuple_GET_ITEM(openings, i), PyTuple_GET_SIZE(parts),
-                          PyTuple_GET_SIZE(roles)) < 0) {
-            return NULL;
-        }
+        TRY_OR_NULL(check_opening(PyTuple_GET_ITEM(openings, i), PyTuple_GET_SIZE(parts),
+                                  PyTuple_GET_SIZE(roles)));
     }
     PyObject *form = PyTuple_Pack(FORM_SIZE, hints, marks, parts, openings);
     int kept = form == NULL ? -1 : PyDict_SetItem(self->forms, roles, form);
     Py_XDECREF(form);
-    if (kept < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(kept);
     Py_RETURN_NONE;
 }
 
@@ -131,9 +107,7 @@ static int read_message(PyObject *message, PyObject **role, PyObject **text) {
         *text = *role == NULL ? NULL : PyDict_GetItemWithError(message, interned.content);
         Py_XINCREF(*text);
     }
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    TRY(no_error());
     return *text != NULL && PyUnicode_CheckExact(*role) && PyUnicode_CheckExact(*text);
 }
 
@@ -142,9 +116,7 @@ static int is_blank(PyObject *text) {
     const void *data = PyUnicode_DATA(text);
     Py_ssize_t length = PyUnicode_GET_LENGTH(text);
     for (Py_ssize_t i = 0; i < length; i++) {
-        if (!Py_UNICODE_ISSPACE(PyUnicode_READ(kind, data, i))) {
-            return 0;
-        }
+        EXPECT(Py_UNICODE_ISSPACE(PyUnicode_READ(kind, data, i)));
     }
     return 1;
 }
@@ -201,9 +173,7 @@ static PyObject *make_segment(PyObject *opening, PyObject *texts) {
     PyObject *head = PyTuple_GET_ITEM(opening, HEAD), *tail = PyTuple_GET_ITEM(opening, TAIL);
     Py_ssize_t index = PyLong_AsSsize_t(PyTuple_GET_ITEM(opening, INDEX));
     PyObject *text = strip_text(PyTuple_GET_ITEM(texts, index), PyTuple_GET_ITEM(opening, STRIPS));
-    if (text == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(text);
     PyObject *pieces[] = {head, text, tail};
     Py_ssize_t length = 0;
     Py_UCS4 most = 0;
@@ -229,9 +199,7 @@ static PyObject *make_segment(PyObject *opening, PyObject *texts) {
 /* Tokenise the segments at `places` that were unknown and put their ids there; -1 on error. */
 static int fill_unknown(TextPacker *self, PyObject *filled, PyObject *unknown,
                         PyObject *places) {
-    if (self->encode_batch == NULL) {
-        return set_error(PyExc_ReferenceError, "the tokenizer is gone");
-    }
+    REFUSE(self->encode_batch == NULL, PyExc_ReferenceError, "the tokenizer is gone");
     PyObject *encode = Py_NewRef(self->encode_batch);
     PyObject *made = PyObject_CallOneArg(encode, unknown);
     Py_DECREF(encode);
@@ -353,21 +321,15 @@ static PyObject *text_packer_pack(TextPacker *self, PyObject *messages) {
     return packed;
 }
 
-static PyMethodDef packer_methods[] = {
+METHODS(packer_methods,
     METHOD_FASTCALL("teach", packer_teach),
     METHOD_NOARGS("forget", packer_forget),
-    METHOD_O("pack", text_packer_pack),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("pack", text_packer_pack))
 
-static PyMemberDef packer_members[] = {
-    {"packed", T_LONGLONG, offsetof(TextPacker, packed), READONLY, "Chats packed."},
-    {NULL},
-};
+MEMBERS(packer_members, FIELDS(TextPacker, T_LONGLONG, READONLY, packed))
 
 PyTypeObject text_packer_type = {
     GC_TYPE("TextPacker", TextPacker, packer),
     .tp_clear = (inquiry)packer_clear,
-    .tp_methods = packer_methods,
-    .tp_members = packer_members,
+    .tp_members = packer_members, .tp_methods = packer_methods,
 };

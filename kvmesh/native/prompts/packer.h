@@ -1,8 +1,7 @@
 /* Ids of chats of known form, and the cache of texts that core.prompts.segment_cache.ByteBudgetCache
  * is for other keys.
  */
-#ifndef KVMESH_PACKER_H
-#define KVMESH_PACKER_H
+#pragma once
 
 #include "base/base.h"
 
@@ -33,5 +32,3 @@ int text_cache_put(TextCache *self, PyObject *text, PyObject *ids);
 
 /* Prepare what it needs, once; -1 with RuntimeError set. */
 int text_cache_ready(void);
-
-#endif

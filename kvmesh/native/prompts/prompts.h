@@ -4,11 +4,8 @@
  * block with the hash of the one before, hashed.c keeps a prompt's hashes. graded.h says which of them stand
  * for it where not all may.
  */
-#ifndef KVMESH_PROMPTS_H
-#define KVMESH_PROMPTS_H
+#pragma once
 
 #include "base/base.h"
 
 extern PyMethodDef native_hashing_methods[];
-
-#endif

@@ -6,40 +6,27 @@ static PyObject *getsizeof_function;
 
 int text_cache_ready(void) {
     getsizeof_function = PySys_GetObject("getsizeof");
-    if (getsizeof_function == NULL) {
-        return set_error(PyExc_RuntimeError, "sys.getsizeof is missing");
-    }
+    REFUSE(getsizeof_function == NULL, PyExc_RuntimeError, "sys.getsizeof is missing");
     Py_INCREF(getsizeof_function);
     return 0;
 }
 
-static PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *cache_new(NEW_ARGUMENTS) {
     Py_ssize_t capacity;
-    if (READ_NEW("TextCache", "n", "capacity", &capacity) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("TextCache", "n", "capacity", &capacity));
     TextCache *self = (TextCache *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->half = capacity / 2 > 1 ? capacity / 2 : 1;
     self->young = PyDict_New();
     self->old = PyDict_New();
-    if (self->young == NULL || self->old == NULL) {
-        Py_CLEAR(self);
-    }
-    return (PyObject *)self;
+    return made_or_null(self);
 }
 
-static void cache_dealloc(TextCache *self) {
-    XDECREF_ALL(self->young, self->old);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
+DEALLOC(TextCache, cache, young, old)
 
 static int check_text(PyObject *text) {
-    if (!PyUnicode_CheckExact(text)) {
-        return set_error(PyExc_TypeError, "a text is a str, not %.80s", Py_TYPE(text)->tp_name);
-    }
+    REFUSE(!PyUnicode_CheckExact(text), PyExc_TypeError, "a text is a str, not %.80s",
+           Py_TYPE(text)->tp_name);
     return 0;
 }
 
@@ -66,9 +53,7 @@ int text_cache_put(TextCache *self, PyObject *text, PyObject *ids) {
     PyObject *measured = PyObject_CallOneArg(getsizeof_function, text);
     Py_ssize_t size = measured == NULL ? -1 : PyLong_AsSsize_t(measured);
     Py_XDECREF(measured);
-    if (size < 0) {
-        return -1;
-    }
+    TRY(size);
     size += PyBytes_GET_SIZE(ids) + ENTRY_OVERHEAD;
     int known = size > self->half / 2 ? 1 : PyDict_Contains(self->young, text);
     if (known) {
@@ -76,9 +61,7 @@ int text_cache_put(TextCache *self, PyObject *text, PyObject *ids) {
     }
     if (self->young_size + size > self->half) {
         PyObject *fresh = PyDict_New();
-        if (fresh == NULL) {
-            return -1;
-        }
+        NEED(fresh);
         PyObject *dropped = self->old;
         self->old = self->young;
         self->old_size = self->young_size;
@@ -86,17 +69,13 @@ int text_cache_put(TextCache *self, PyObject *text, PyObject *ids) {
         self->young_size = 0;
         Py_DECREF(dropped);
     }
-    if (PyDict_SetItem(self->young, text, ids) < 0) {
-        return -1;
-    }
+    TRY(PyDict_SetItem(self->young, text, ids));
     self->young_size += size;
     return 0;
 }
 
 static PyObject *cache_get(TextCache *self, PyObject *text) {
-    if (check_text(text) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(check_text(text));
     PyObject *ids = text_cache_get(self, text);
     if (ids == NULL && !PyErr_Occurred()) {
         Py_RETURN_NONE;
@@ -106,9 +85,8 @@ static PyObject *cache_get(TextCache *self, PyObject *text) {
 
 /* find(texts) -> what is kept of each, None for nothing */
 static PyObject *cache_find(TextCache *self, PyObject *texts) {
-    if (!PyList_CheckExact(texts)) {
-        return PyErr_Format(PyExc_TypeError, "texts are a list, not %.80s", Py_TYPE(texts)->tp_name);
-    }
+    REFUSE_OR_NULL(!PyList_CheckExact(texts), PyExc_TypeError, "texts are a list, not %.80s",
+                   Py_TYPE(texts)->tp_name);
     PyObject *found = PyList_New(0);
     for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(texts); i++) {
         PyObject *text = Py_NewRef(PyList_GET_ITEM(texts, i));
@@ -119,28 +97,23 @@ static PyObject *cache_find(TextCache *self, PyObject *texts) {
     return found;
 }
 
-static PyObject *cache_put(TextCache *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *cache_put(TextCache *self, ARGUMENTS) {
     PyObject *text, *ids;
-    if (READ_PLACED("put", "OS", "text ids", &text, &ids) < 0 || check_text(text) < 0 ||
-        text_cache_put(self, text, ids) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    TRY_OR_NULL(READ_PLACED("put", "OS", "text ids", &text, &ids));
+    TRY_OR_NULL(check_text(text));
+    return none_or_null(text_cache_put(self, text, ids));
 }
 
-static PyObject *cache_figures(TextCache *self, PyObject *Py_UNUSED(unused)) {
-    return Py_BuildValue("LLnnn", self->hits, self->misses,
-                         PyDict_GET_SIZE(self->young) + PyDict_GET_SIZE(self->old),
-                         self->young_size + self->old_size, 2 * self->half);
-}
+RETURNS(TextCache, cache_figures,
+        Py_BuildValue("LLnnn", self->hits, self->misses,
+                      PyDict_GET_SIZE(self->young) + PyDict_GET_SIZE(self->old),
+                      self->young_size + self->old_size, 2 * self->half))
 
-static PyMethodDef cache_methods[] = {
+METHODS(cache_methods,
     METHOD_O("get", cache_get),
     METHOD_O("find", cache_find),
     METHOD_FASTCALL("put", cache_put),
-    METHOD_NOARGS("figures", cache_figures),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("figures", cache_figures))
 
 PyTypeObject text_cache_type = {
     TYPE("TextCache", TextCache, cache),

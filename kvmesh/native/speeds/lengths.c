@@ -1,6 +1,7 @@
 /* OutputLengths: see lengths.h. Operations and their order are those of
  * tests/reference/routing/output_lengths.py, which says why, too.
  */
+#include "base/names.h"
 #include "base/arrays.h"
 #include "base/shell.h"
 #include "speeds/lengths.h"
@@ -50,9 +51,7 @@ int lengths_forecast(const Lengths *self, const uint64_t *hashes, Py_ssize_t blo
 }
 
 int lengths_learn(Lengths *self, const Forecast *foreseen, long long tokens) {
-    if (recent_reserve(&self->families, FAMILIES) < 0) {
-        return -1;
-    }
+    TRY(recent_reserve(&self->families, FAMILIES));
     double sample = (double)tokens;
     if (foreseen->samples) {
         add_sample(&self->errors.tokens, &self->errors.samples, fabs(foreseen->tokens - sample));
@@ -76,14 +75,22 @@ int lengths_learn(Lengths *self, const Forecast *foreseen, long long tokens) {
 
 /* Find families by blocks of this size; those known are forgotten. -1 with ValueError set. */
 static int set_block_size(Lengths *self, long long block_size) {
-    if (block_size < 1) {
-        return set_error(PyExc_ValueError, "block_size is %lld, it must be at least 1", block_size);
-    }
+    REFUSE(block_size < 1, PyExc_ValueError, "block_size is %lld, it must be at least 1",
+           block_size);
     for (int i = 0; i < FAMILIES; i++) {
         self->depths[i] = (family_tokens[i] - 1) / block_size + 1;
     }
     recent_clear(&self->families);
     return 0;
+}
+
+PyObject *forecast_families(const Forecast *self) {
+    PyObject *families = PyTuple_New(self->families);
+    for (int i = 0; families != NULL && i < self->families; i++) {
+        PyObject *pair = Py_BuildValue("LK", self->family[i].tokens, self->family[i].key);
+        set_made(&families, i, pair);
+    }
+    return families;
 }
 
 static PyObject *lengths_forecast_method(Lengths *self, PyObject *hashes) {
@@ -94,59 +101,35 @@ static PyObject *lengths_forecast_method(Lengths *self, PyObject *hashes) {
                  lengths_forecast(self, given.at, given.count, &found) < 0;
     u64s_close(&given);
     Py_XDECREF(known);
-    PyObject *families = failed ? NULL : PyTuple_New(found.families);
-    for (int i = 0; families != NULL && i < found.families; i++) {
-        PyObject *pair = Py_BuildValue("LK", found.family[i].tokens, found.family[i].key);
-        set_made(&families, i, pair);
-    }
-    if (families == NULL) {
-        return NULL;
-    }
-    PyObject *forecast = PyObject_CallFunction(self->forecast_type, "dLL", found.tokens,
-                                               found.samples, found.family_tokens);
-    if (forecast == NULL) {
-        Py_DECREF(families);
-        return NULL;
-    }
-    return Py_BuildValue("NN", families, forecast);
+    return failed ? NULL
+                  : Py_BuildValue("NN", forecast_families(&found),
+                                  PyObject_CallFunction(self->forecast_type, "dLL", found.tokens,
+                                                        found.samples, found.family_tokens));
 }
 
 /* Read the pairs that `forecast` made; -1 with an error set. */
 static int read_families(PyObject *pairs, Forecast *out) {
-    if (PyTuple_GET_SIZE(pairs) > FAMILIES) {
-        return set_error(PyExc_ValueError, "a prompt has at most %d families, not %zd", FAMILIES,
-                         PyTuple_GET_SIZE(pairs));
-    }
+    REFUSE(PyTuple_GET_SIZE(pairs) > FAMILIES, PyExc_ValueError,
+           "a prompt has at most %d families, not %zd", FAMILIES, PyTuple_GET_SIZE(pairs));
     out->families = (int)PyTuple_GET_SIZE(pairs);
     for (int i = 0; i < out->families; i++) {
         PyObject *pair = PyTuple_GET_ITEM(pairs, i);
-        if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
-            return set_error(PyExc_TypeError, "a family is a tuple of its tokens and its hash");
-        }
+        REFUSE(!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2, PyExc_TypeError,
+               "a family is a tuple of its tokens and its hash");
         out->family[i].tokens = PyLong_AsLongLong(PyTuple_GET_ITEM(pair, 0));
         out->family[i].key = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(pair, 1));
-        if (PyErr_Occurred()) {
-            return -1;
-        }
+        TRY(no_error());
     }
     return 0;
 }
 
-static PyObject *lengths_learn_method(Lengths *self, PyObject *const *args, Py_ssize_t nargs,
-                                      PyObject *keywords) {
+static PyObject *lengths_learn_method(Lengths *self, NAMED_ARGUMENTS) {
     Forecast forecast = {0};
     PyObject *families, *foreseen;
     long long tokens;
-    if (READ("learn", "TLO", "families tokens foreseen", &families, &tokens, &foreseen) < 0) {
-        return NULL;
-    }
-    PyObject *samples = PyObject_GetAttrString(foreseen, "samples");
-    PyObject *mean = samples == NULL ? NULL : PyObject_GetAttrString(foreseen, "tokens");
-    if (mean != NULL) {
-        forecast.samples = PyLong_AsLongLong(samples);
-        forecast.tokens = PyFloat_AsDouble(mean);
-    }
-    XDECREF_ALL(samples, mean);
+    TRY_OR_NULL(READ("learn", "TLO", "families tokens foreseen", &families, &tokens, &foreseen));
+    TRY_OR_NULL(read_attribute(foreseen, interned.samples, 'L', &forecast.samples));
+    TRY_OR_NULL(read_attribute(foreseen, interned.tokens, 'd', &forecast.tokens));
     if (PyErr_Occurred() || read_families(families, &forecast) < 0 ||
         lengths_learn(self, &forecast, tokens) < 0) {
         return NULL;
@@ -156,41 +139,28 @@ static PyObject *lengths_learn_method(Lengths *self, PyObject *const *args, Py_s
 
 static PyObject *lengths_resize(Lengths *self, PyObject *given) {
     long long block_size = PyLong_AsLongLong(given);
-    if (PyErr_Occurred() || set_block_size(self, block_size) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    return none_or_null(PyErr_Occurred() ? -1 : set_block_size(self, block_size));
 }
 
-static PyObject *lengths_statistics(Lengths *self, PyObject *Py_UNUSED(nothing)) {
-    return PyObject_CallFunction(self->statistics_type, "nLdd", (Py_ssize_t)self->families.count,
-                                 self->all.samples, self->errors.tokens,
-                                 self->mean_errors.tokens);
-}
+RETURNS(Lengths, lengths_statistics,
+        PyObject_CallFunction(self->statistics_type, "nLdd", (Py_ssize_t)self->families.count,
+                              self->all.samples, self->errors.tokens, self->mean_errors.tokens))
 
-static PyMethodDef lengths_methods[] = {
+METHODS(lengths_methods,
     METHOD_O("forecast", lengths_forecast_method),
     METHOD_KEYWORDS("learn", lengths_learn_method),
     METHOD_O("resize", lengths_resize),
-    METHOD_NOARGS("statistics", lengths_statistics),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("statistics", lengths_statistics))
 
-static PyObject *lengths_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *lengths_new(NEW_ARGUMENTS) {
     PyObject *forecast, *statistics;
     long long block_size, most;
-    if (READ_NEW("OutputLengths", "OOLL", "forecast statistics block_size max_families", &forecast,
-                 &statistics, &block_size, &most) < 0) {
-        return NULL;
-    }
-    if (most < 0 || most > MOST_FAMILIES) {
-        return PyErr_Format(PyExc_ValueError, "max_families is %lld, it must be from 0 to %u", most,
-                            MOST_FAMILIES);
-    }
+    TRY_OR_NULL(READ_NEW("OutputLengths", "OOLL", "forecast statistics block_size max_families",
+                         &forecast, &statistics, &block_size, &most));
+    REFUSE_OR_NULL(most < 0 || most > MOST_FAMILIES, PyExc_ValueError,
+                   "max_families is %lld, it must be from 0 to %u", most, MOST_FAMILIES);
     Lengths *self = (Lengths *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self);
     self->forecast_type = Py_NewRef(forecast);
     self->statistics_type = Py_NewRef(statistics);
     self->most = (uint32_t)most;

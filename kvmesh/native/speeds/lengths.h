@@ -2,8 +2,7 @@
  * tests/reference/routing/output_lengths.py. It cannot be part of a cycle, so the collector does not
  * know it.
  */
-#ifndef KVMESH_LENGTHS_H
-#define KVMESH_LENGTHS_H
+#pragma once
 
 #include "base/recent.h"
 
@@ -49,7 +48,8 @@ static inline long long lengths_depth(const Lengths *self) {
 int lengths_forecast(const Lengths *self, const uint64_t *hashes, Py_ssize_t blocks,
                      Forecast *out);
 
+/* Return the families as (tokens, hash) of each; NULL with MemoryError set. */
+PyObject *forecast_families(const Forecast *self);
+
 /* Take a whole answer of so many tokens; -1 with MemoryError set and nothing learned. */
 int lengths_learn(Lengths *self, const Forecast *foreseen, long long tokens);
-
-#endif

@@ -252,9 +252,7 @@ WorkerSpeed *speeds_worker(Speeds *self, PyObject *name) {
         return known;
     }
     known = (WorkerSpeed *)worker_speed_type.tp_alloc(&worker_speed_type, 0);
-    if (known == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(known);
     known->beyond = 1.0;
     known->prefill = (Ratio *)ratio_type.tp_alloc(&ratio_type, 0);
     if (known->prefill != NULL) {

@@ -7,8 +7,7 @@
  * tests/reference/workers/step_times.py. None of them can be part of a cycle, so the collector does not
  * know them.
  */
-#ifndef KVMESH_SPEEDS_H
-#define KVMESH_SPEEDS_H
+#pragma once
 
 #include "speeds/states.h"
 
@@ -100,5 +99,3 @@ int speeds_forget(Speeds *self, PyObject *name);
 
 /* Prepare what is computed once, and the type of `WorkerSpeed`; -1 with an error set. */
 int speeds_ready(void);
-
-#endif

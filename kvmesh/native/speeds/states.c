@@ -2,21 +2,14 @@
 #include "base/shell.h"
 #include "speeds/states.h"
 
-#define FLOAT(name) \
-    { #name, T_DOUBLE, offsetof(Ratio, name), 0, NULL }
-
-static PyMemberDef ratio_members[] = {
-    FLOAT(ms), FLOAT(tokens), FLOAT(squares), FLOAT(error), FLOAT(factor),
-    FLOAT(slow_ms),
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(ratio_members, FIELDS(Ratio, T_DOUBLE, 0, ms, tokens, squares, error, factor, slow_ms))
 
 PyTypeObject ratio_type = {
     SLOTS("Ratio", sizeof(Ratio), Py_TPFLAGS_DISALLOW_INSTANTIATION),
     .tp_members = ratio_members,
 };
 
-static PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *state_new(NEW_ARGUMENTS) {
     WorkerState *self = (WorkerState *)type->tp_alloc(type, 0);
     if (self != NULL &&
         ((self->gaps = PyTuple_New(0)) == NULL ||
@@ -28,43 +21,27 @@ static PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     return (PyObject *)self;
 }
 
-static void state_dealloc(WorkerState *self) {
-    XDECREF_ALL(self->worker, self->loads, self->prefill, self->info, self->report, self->gaps);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
+DEALLOC(WorkerState, state, worker, loads, prefill, info, report, gaps)
 
-static PyObject *state_loads(WorkerState *self, void *Py_UNUSED(closure)) {
-    return Py_NewRef(self->loads);
-}
+GETTER(WorkerState, state_loads, Py_NewRef(self->loads))
 
 static int state_set_loads(WorkerState *self, PyObject *value, void *Py_UNUSED(closure)) {
-    if (value == NULL || !Py_IS_TYPE(value, &loads_type)) {
-        return set_error(PyExc_TypeError, "a worker's loads are a Loads");
-    }
+    REFUSE(value == NULL || !Py_IS_TYPE(value, &loads_type), PyExc_TypeError,
+           "a worker's loads are a Loads");
     Py_SETREF(self->loads, (Loads *)Py_NewRef(value));
     return 0;
 }
 
-static PyMemberDef state_members[] = {
-    {"worker", T_OBJECT_EX, offsetof(WorkerState, worker), READONLY, NULL},
-    {"prefill", T_OBJECT_EX, offsetof(WorkerState, prefill), READONLY, NULL},
-    {"info", T_OBJECT_EX, offsetof(WorkerState, info), 0, NULL},
-    {"report", T_OBJECT_EX, offsetof(WorkerState, report), 0, NULL},
-    {"gaps", T_OBJECT_EX, offsetof(WorkerState, gaps), 0, NULL},
-    {"capacity_blocks", T_LONGLONG, offsetof(WorkerState, capacity_blocks), 0, NULL},
-    {"blank_blocks", T_LONGLONG, offsetof(WorkerState, blank_blocks), 0, NULL},
-    {"failure_share", T_DOUBLE, offsetof(WorkerState, failure_share), 0, NULL},
-    {"lost_ms", T_DOUBLE, offsetof(WorkerState, lost_ms), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(state_members,
+    FIELDS(WorkerState, T_OBJECT_EX, READONLY, worker, prefill)
+    FIELDS(WorkerState, T_OBJECT_EX, 0, info, report, gaps)
+    FIELDS(WorkerState, T_LONGLONG, 0, capacity_blocks, blank_blocks)
+    FIELDS(WorkerState, T_DOUBLE, 0, failure_share, lost_ms))
 
-static PyGetSetDef state_getters[] = {
-    {"loads", (getter)state_loads, (setter)state_set_loads, "Its live sums.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+GETTERS(state_getters,
+    {"loads", (getter)state_loads, (setter)state_set_loads, "Its live sums.", NULL})
 
 PyTypeObject worker_state_type = {
     TYPE("WorkerState", WorkerState, state),
-    .tp_members = state_members,
-    .tp_getset = state_getters,
+    .tp_members = state_members, .tp_getset = state_getters,
 };

@@ -2,8 +2,7 @@
  * tests/reference/workers/relative_speed.py and kvmesh/_native.pyi. None of them can be part of a cycle, so
  * the collector does not know them.
  */
-#ifndef KVMESH_STATES_H
-#define KVMESH_STATES_H
+#pragma once
 
 #include "loads/loads.h"
 
@@ -53,5 +52,3 @@ static inline void ratio_uncertainty(Ratio *self, double fleet_ms_per_token) {
         self->factor = 1.0;
     }
 }
-
-#endif

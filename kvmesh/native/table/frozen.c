@@ -33,9 +33,7 @@ static int reserve(Kept *kept, uint64_t more) {
     uint64_t wanted = kept->count + more + 1;
     if (wanted > kept->room) {
         uint64_t room = wanted + kept->room / 2;
-        if (RESIZE(kept->entries, room) < 0) {
-            return -1;
-        }
+        TRY(RESIZE(kept->entries, room));
         kept->room = (uint32_t)room;
     }
     return 0;
@@ -48,9 +46,7 @@ static int needs(const Frozen *view, uint32_t number, const Segment *segment) {
 /* Let all open views copy a segment; -1 with MemoryError set. */
 static int keep(Table *self, uint32_t number, Segment *segment) {
     for (Frozen *view = self->frozen; view != NULL; view = view->next) {
-        if (needs(view, number, segment) && reserve(view->kept + number, segment->used) < 0) {
-            return -1;
-        }
+        TRY_IF(needs(view, number, segment), reserve(view->kept + number, segment->used));
     }
     for (Frozen *view = self->frozen; view != NULL; view = view->next) {
         if (needs(view, number, segment)) {
@@ -83,9 +79,7 @@ int table_keep_entry(Table *self, uint32_t number, uint64_t hash, const Entry *e
     for (Frozen *view = self->frozen; view != NULL; view = view->next) {
         Kept *kept = view->kept + number;
         if (needs(view, number, segment) && order_of(entry) < view->ends[number]) {
-            if (reserve(kept, 1) < 0) {
-                return -1;
-            }
+            TRY(reserve(kept, 1));
             sets_refer(&self->sets, entry->set);
             kept->entries[kept->count++] = *entry;
             segment->noted++;
@@ -131,24 +125,19 @@ int frozen_keep_some(Frozen *self, uint32_t number, uint32_t most) {
     Shard *shard = self->table->shards + number;
     Segment *segment;
     uint32_t kept = 0;
-    if (!self->open) {
-        return set_error(PyExc_ValueError, "the view is closed: what it has not read may be another");
-    }
+    REFUSE(!self->open, PyExc_ValueError,
+           "the view is closed: what it has not read may be another");
     uint64_t left = 0; /* room for them is made once: to copy 16 MB to more of it takes 10 ms */
     for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
         left += needs(self, number, segment) ? segment->used : 0;
     }
-    if (left && reserve(self->kept + number, left) < 0) {
-        return -1;
-    }
+    TRY_IF(left, reserve(self->kept + number, left));
     for (uint64_t walk = 0; (segment = shard_walk(shard, &walk)) != NULL;) {
         if (needs(self, number, segment)) {
             if (kept >= most) {
                 return 0;
             }
-            if (keep(self->table, number, segment) < 0) {
-                return -1;
-            }
+            TRY(keep(self->table, number, segment));
             kept += segment->room;
         }
     }

@@ -4,9 +4,7 @@
 
 PyObject *table_freeze(Table *self, PyObject *Py_UNUSED(nothing)) {
     Frozen *view = PyObject_New(Frozen, &frozen_type);
-    if (view == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(view);
     view->table = (Table *)Py_NewRef(self);
     view->open = 1;
     view->next = self->frozen;
@@ -34,13 +32,8 @@ static void frozen_dealloc(Frozen *self) {
 static int fill(PyObject *held, Table *table, const Reading *reading) {
     for (uint32_t i = 0; i < reading->count; i++) {
         const Entry *entry = reading->entries + i;
-        PyObject *mask = sets_mask(&table->sets, entry->set);
-        PyObject *key = mask == NULL ? NULL : PyLong_FromUnsignedLongLong(entry->key >> 8);
-        int failed = key == NULL || PyDict_SetItem(held, key, mask) < 0;
-        Py_XDECREF(key);
-        if (failed) {
-            return -1;
-        }
+        TRY(dict_add(held, PyLong_FromUnsignedLongLong(entry->key >> 8),
+                     Py_XNewRef(sets_mask(&table->sets, entry->set))));
     }
     return 0;
 }
@@ -63,21 +56,17 @@ static PyObject *frozen_take(Frozen *self, PyObject *object) {
 
 static PyObject *frozen_blocks(Frozen *self, PyObject *object) {
     uint32_t number;
-    if (shard_number(object, &number) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(shard_number(object, &number));
     return PyLong_FromUnsignedLongLong((uint64_t)self->table->shards[number].used +
                                        self->kept[number].count);
 }
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_O("take", frozen_take),
     METHOD_FASTCALL("columns", frozen_columns),
     METHOD_FASTCALL("part", frozen_part),
     METHOD_O("blocks", frozen_blocks),
-    METHOD_NOARGS("close", frozen_end),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("close", frozen_end))
 
 PyTypeObject frozen_type = {
     INNER_TYPE("Frozen", Frozen, frozen),

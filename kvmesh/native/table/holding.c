@@ -18,57 +18,39 @@ Holding *holding_make(uint32_t slot) {
     return self;
 }
 
-static void holding_dealloc(Holding *self) {
-    Py_XDECREF(self->bit);
-    PyObject_Free(self);
-}
+DEALLOC(Holding, holding, bit)
 
-static PyObject *holding_bit(Holding *self, void *Py_UNUSED(closure)) {
-    return Py_NewRef(self->bit);
-}
+GETTER(Holding, holding_bit, Py_NewRef(self->bit))
 
-static PyObject *holding_blocks(Holding *self, void *Py_UNUSED(closure)) {
-    return PyLong_FromLongLong(self->blocks);
-}
+GETTER(Holding, holding_blocks, PyLong_FromLongLong(self->blocks))
 
-static PyObject *holding_digest(Holding *self, void *Py_UNUSED(closure)) {
-    return PyLong_FromUnsignedLongLong(self->digest);
-}
+GETTER(Holding, holding_digest, PyLong_FromUnsignedLongLong(self->digest))
 
 static int refuse_no_int(PyObject *value) {
-    if (value == NULL || !PyLong_Check(value)) {
-        return set_error(PyExc_TypeError, "what a worker holds is counted in ints");
-    }
+    REFUSE(value == NULL || !PyLong_Check(value), PyExc_TypeError,
+           "what a worker holds is counted in ints");
     return 0;
 }
 
 static int holding_set_blocks(Holding *self, PyObject *value, void *Py_UNUSED(closure)) {
-    if (refuse_no_int(value) < 0) {
-        return -1;
-    }
+    TRY(refuse_no_int(value));
     long long blocks = PyLong_AsLongLong(value);
-    if (blocks == -1 && PyErr_Occurred()) {
-        return -1;
-    }
+    TRY_IF(blocks == -1, no_error());
     self->blocks = blocks;
     return 0;
 }
 
 static int holding_set_digest(Holding *self, PyObject *value, void *Py_UNUSED(closure)) {
-    if (refuse_no_int(value) < 0) {
-        return -1;
-    }
+    TRY(refuse_no_int(value));
     self->digest = PyLong_AsUnsignedLongLongMask(value);
     return 0;
 }
 
-static PyGetSetDef getters[] = {
+GETTERS(getters,
     {"bit", (getter)holding_bit, NULL, "The mask with the worker's bit alone.", NULL},
     {"blocks", (getter)holding_blocks, (setter)holding_set_blocks, "Blocks held.", NULL},
     {"digest", (getter)holding_digest, (setter)holding_set_digest,
-     "Sum of their hashes mod 2^64.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+     "Sum of their hashes mod 2^64.", NULL})
 
 PyTypeObject holding_type = {
     INNER_TYPE("Holding", Holding, holding),

@@ -14,13 +14,9 @@ typedef struct {
 } Loader;
 
 PyObject *table_loader(Table *self, PyObject *masks) {
-    if (!PyList_Check(masks)) {
-        return PyErr_Format(PyExc_TypeError, "masks are a list");
-    }
+    REFUSE_OR_NULL(!PyList_Check(masks), PyExc_TypeError, "masks are a list");
     Loader *loader = PyObject_New(Loader, &loader_type);
-    if (loader == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(loader);
     size_t count = (size_t)PyList_GET_SIZE(masks) + 1;
     loader->table = (Table *)Py_NewRef(self);
     loader->masks = PyList_GetSlice(masks, 0, PY_SSIZE_T_MAX);
@@ -91,23 +87,20 @@ static int add_blocks(Loader *self, uint32_t number, const uint8_t *keys, const 
         if (shard_find(shard, block, hash) != NULL) {
             return 0;
         }
-        if (add_new(self->table, shard, block, hash, set) < 0) {
-            return -1;
-        }
+        TRY(add_new(self->table, shard, block, hash, set));
         self->blocks[name]++;
         self->sums[name] += block;
     }
     return 1;
 }
 
-static PyObject *loader_add(Loader *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *loader_add(Loader *self, ARGUMENTS) {
     Py_buffer keys, sets;
     long long number, width;
     PyObject *packed, *named;
-    if (READ_PLACED("add", "LOOL", "number keys sets width", &number, &packed, &named, &width) < 0 ||
-        PyObject_GetBuffer(packed, &keys, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("add", "LOOL", "number keys sets width", &number, &packed, &named,
+                            &width));
+    TRY_OR_NULL(PyObject_GetBuffer(packed, &keys, PyBUF_SIMPLE));
     if (PyObject_GetBuffer(named, &sets, PyBUF_SIMPLE) < 0) {
         PyBuffer_Release(&keys);
         return NULL;
@@ -144,11 +137,9 @@ static PyObject *loader_total(Loader *self, PyObject *object) {
                          (unsigned long long)self->sums[number]);
 }
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_FASTCALL("add", loader_add),
-    METHOD_O("total", loader_total),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("total", loader_total))
 
 PyTypeObject loader_type = {
     INNER_TYPE("Loader", Loader, loader),

@@ -85,9 +85,7 @@ static void close_making(Making *self) {
 static int open_numbers(Source *self) {
     size_t sets = self->frozen->table->sets.used;
     self->known = PyMem_Malloc(sets * sizeof *self->known);
-    if (self->known == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(self->known);
     memset(self->known, 0xFF, sets * sizeof *self->known);
     return 0;
 }
@@ -156,19 +154,13 @@ static int open_rows(Making *self) {
     }
     self->rows = PyMem_Malloc(((size_t)first->count + second->count + 1) * sizeof *self->rows);
     self->places = self->rows == NULL ? NULL : PyMem_Calloc(self->room, sizeof *self->places);
-    if (self->places == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(self->places);
     return 0;
 }
 
 /* Return where a key of the first source is among places, or would be. */
 static uint32_t *place_of(Making *self, uint64_t key) {
-    size_t at = (size_t)(mixed(key) >> 32) & (self->room - 1);
-    while (self->places[at] && self->rows[self->places[at] - 1].key != key) {
-        at = (at + 1) & (self->room - 1);
-    }
-    return self->places + at;
+    return INDEX_SLOT(self->places, self->room - 1, self->rows, key);
 }
 
 /* Make so many more blocks rows, those of the first source first; return whether all are. A block of both
@@ -224,7 +216,7 @@ static void write_numbers(const Making *self, uint32_t from, uint32_t end, int w
 }
 
 /* Take the arguments of both ways; -1 with an error set. */
-static int open_making(Making *self, Frozen *frozen, PyObject *const *args, Py_ssize_t nargs) {
+static int open_making(Making *self, Frozen *frozen, ARGUMENTS) {
     PyObject *older = nargs == 4 ? args[3] : Py_None;
     *self = (Making){.rows = NULL};
     if (nargs < 3 || nargs > 4 || !PyDict_Check(args[2]) ||
@@ -244,21 +236,17 @@ static int open_making(Making *self, Frozen *frozen, PyObject *const *args, Py_s
 static PyObject *columns_of(const Making *self) {
     int width = width_of(self);
     PyObject *columns = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)self->count * (KEY_BYTES + width));
-    if (columns == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(columns);
     write_keys(self, 0, self->row_count, PyBytes_AS_STRING(columns));
     write_numbers(self, 0, self->row_count, width,
                   PyBytes_AS_STRING(columns) + self->count * KEY_BYTES);
     return Py_BuildValue("LiN", (long long)self->count, width, columns);
 }
 
-PyObject *frozen_columns(Frozen *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *frozen_columns(Frozen *self, ARGUMENTS) {
     Making making;
     PyObject *found = NULL;
-    if (open_making(&making, self, args, nargs) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(open_making(&making, self, args, nargs));
     int failed = 0;
     for (int one = 0; !failed && one < making.source_count; one++) {
         Source *source = making.sources + one;
@@ -289,15 +277,11 @@ typedef struct {
     uint32_t spare_count;
 } Part;
 
-PyObject *frozen_part(Frozen *self, PyObject *const *args, Py_ssize_t nargs) {
+PyObject *frozen_part(Frozen *self, ARGUMENTS) {
     Making making;
-    if (open_making(&making, self, args, nargs) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(open_making(&making, self, args, nargs));
     Part *part = PyObject_New(Part, &part_type);
-    if (part == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(part);
     part->making = making;
     Py_INCREF(making.sources[0].frozen);
     Py_XINCREF(making.sources[1].frozen);
@@ -365,9 +349,7 @@ static void part_dealloc(Part *self) {
 static int keep_source(Source *self, uint32_t shard) {
     int done = frozen_keep_some(self->frozen, shard, SLICE);
     if (done == 1) {
-        if (open_numbers(self) < 0) {
-            return -1;
-        }
+        TRY(open_numbers(self));
         Kept *kept = self->frozen->kept + shard;
         self->reading = (Reading){kept->entries, kept->count};
         self->frozen->pending[shard] = 0;
@@ -382,9 +364,8 @@ static int sort_source(Part *self) {
     if (reading->count == 0) {
         return 1;
     }
-    if (self->sorting.to == NULL && sorting_open(&self->sorting, reading->entries, reading->count) < 0) {
-        return -1;
-    }
+    TRY_IF(self->sorting.to == NULL, sorting_open(&self->sorting, reading->entries,
+                                                  reading->count));
     int done = sorting_step(&self->sorting, SLICE);
     if (done) {
         PyMem_Free(self->spare);
@@ -398,9 +379,7 @@ static int sort_source(Part *self) {
 
 /* Make more blocks rows; 1 at the end, -1 with MemoryError set. */
 static int join_some(Part *self) {
-    if (self->making.rows == NULL && open_rows(&self->making) < 0) {
-        return -1;
-    }
+    TRY_IF(self->making.rows == NULL, open_rows(&self->making));
     self->spare_count -= self->spare_count < SLICE ? self->spare_count : SLICE;
     self->spare = cut_memory(self->spare, self->spare_count * sizeof *self->spare);
     return join_rows(&self->making, SLICE);
@@ -422,13 +401,9 @@ static int prepare(Part *self) {
 }
 
 static PyObject *part_prepare(Part *self, PyObject *Py_UNUSED(nothing)) {
-    if (self->step > NUMBERING) {
-        return PyErr_Format(PyExc_ValueError, "the part is prepared");
-    }
+    REFUSE_OR_NULL(self->step > NUMBERING, PyExc_ValueError, "the part is prepared");
     int done = prepare(self);
-    if (done < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(done);
     if (!done) {
         Py_RETURN_NONE;
     }
@@ -453,9 +428,7 @@ static PyObject *write_some(Part *self) {
         count += making->rows[i].number != SKIPPED;
     }
     PyObject *piece = PyBytes_FromStringAndSize(NULL, count * width);
-    if (piece == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(piece);
     if (self->step == KEYS) {
         write_keys(making, self->at, end, PyBytes_AS_STRING(piece));
     } else {
@@ -470,9 +443,7 @@ static PyObject *write_some(Part *self) {
 }
 
 static PyObject *part_piece(Part *self, PyObject *Py_UNUSED(nothing)) {
-    if (self->step < KEYS) {
-        return PyErr_Format(PyExc_ValueError, "the part is not prepared");
-    }
+    REFUSE_OR_NULL(self->step < KEYS, PyExc_ValueError, "the part is not prepared");
     if (self->step == DONE) {
         Py_RETURN_NONE;
     }
@@ -485,11 +456,9 @@ static PyObject *part_piece(Part *self, PyObject *Py_UNUSED(nothing)) {
     return PyBytes_FromStringAndSize(NULL, 0);
 }
 
-static PyMethodDef methods[] = {
+METHODS(methods,
     METHOD_NOARGS("prepare", part_prepare),
-    METHOD_NOARGS("piece", part_piece),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("piece", part_piece))
 
 PyTypeObject part_type = {
     INNER_TYPE("Part", Part, part),

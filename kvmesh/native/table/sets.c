@@ -38,9 +38,7 @@ void sets_clear(Sets *self) {
 
 uint64_t *sets_scratch(Sets *self, uint32_t size) {
     if (size > self->scratch_room) {
-        if (RESIZE(self->scratch, size) < 0) {
-            return NULL;
-        }
+        TRY_OR_NULL(RESIZE(self->scratch, size));
         self->scratch_room = size;
     }
     return self->scratch;
@@ -181,18 +179,14 @@ PyObject *mask_int(const uint64_t *words, uint32_t size) {
 
 int mask_read(PyObject *object, Mask *mask) {
     *mask = (Mask){NULL, 0};
-    if (!PyLong_Check(object)) {
-        return set_error(PyExc_TypeError, "a mask is an int, not %.100s", Py_TYPE(object)->tp_name);
-    }
+    REFUSE(!PyLong_Check(object), PyExc_TypeError, "a mask is an int, not %.100s",
+           Py_TYPE(object)->tp_name);
     size_t bits = _PyLong_NumBits(object);
-    if (_PyLong_Sign(object) < 0 || bits > MAX_SLOT) {
-        return set_error(PyExc_ValueError, "a mask is not below 0 and has at most %u bits", MAX_SLOT);
-    }
+    REFUSE(_PyLong_Sign(object) < 0 || bits > MAX_SLOT, PyExc_ValueError,
+           "a mask is not below 0 and has at most %u bits", MAX_SLOT);
     uint32_t size = (uint32_t)((bits + 63) / 64);
     mask->words = PyMem_Calloc(size ? size : 1, sizeof *mask->words);
-    if (mask->words == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(mask->words);
     mask->size = size;
 #if PY_VERSION_HEX >= 0x030D0000
     int failed = _PyLong_AsByteArray((PyLongObject *)object, (unsigned char *)mask->words,
@@ -211,9 +205,7 @@ int mask_read(PyObject *object, Mask *mask) {
 
 int64_t mask_slot(PyObject *object) {
     Mask mask;
-    if (mask_read(object, &mask) < 0) {
-        return -1;
-    }
+    TRY(mask_read(object, &mask));
     int64_t slot = -1;
     int bits = 0;
     for (uint32_t i = 0; i < mask.size; i++) {

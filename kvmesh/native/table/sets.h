@@ -4,8 +4,7 @@
  * plus 8 a 64 workers. No operation costs more than O(workers / 64): buckets are added one
  * by one.
  */
-#ifndef KVMESH_SETS_H
-#define KVMESH_SETS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -80,5 +79,3 @@ static inline int masks_meet(const uint64_t *a, uint32_t a_size, const Mask *b) 
     }
     return 0;
 }
-
-#endif

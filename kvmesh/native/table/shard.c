@@ -72,9 +72,7 @@ static void enter(Shard *self, uint64_t hash, Segment *segment) {
 /* Give one segment the room of another size; -1 without memory. */
 static int regrow(Shard *self, Segment *segment, uint64_t hash, uint32_t shard) {
     Segment *grown = segment_new(room_of(segment->used + 1ULL), segment->depth, segment->stamp);
-    if (grown == NULL) {
-        return -1;
-    }
+    NEED(grown);
     for (uint32_t at = 0; at < segment->room; at++) {
         if (segment->entries[at].set) {
             place(grown, segment->entries + at, hash_of(segment->entries + at, shard));
@@ -95,9 +93,7 @@ int segment_fit(Shard *self, uint32_t number, Segment *segment, uint64_t hash) {
 /* Let every place in the directory be two; -1 without memory. */
 static int deepen(Shard *self) {
     Shard wider = *self;
-    if (directory_new(&wider, self->depth + 1) < 0) {
-        return -1;
-    }
+    TRY(directory_new(&wider, self->depth + 1));
     for (uint64_t i = 0; i >> wider.depth == 0; i++) {
         wider.homes[i] = self->homes[i / 2];
     }
@@ -109,9 +105,7 @@ static int deepen(Shard *self) {
 /* Split a segment by the next bit of its blocks' hashes; -1 without memory. */
 static int split(Shard *self, Segment *segment, uint64_t hash, uint32_t shard) {
     uint32_t bit = 63 - segment->depth, counts[2] = {0, 0}, rooms[2];
-    if (segment->depth == self->depth && deepen(self) < 0) {
-        return -1;
-    }
+    TRY_IF(segment->depth == self->depth, deepen(self));
     for (uint32_t at = 0; segment->room > SEGMENT_ROOM && at < segment->room; at++) {
         const Entry *entry = segment->entries + at;
         counts[hash_of(entry, shard) >> bit & 1] += entry->set != 0;
@@ -180,21 +174,11 @@ Entry *shard_insert(Shard *self, uint64_t block, uint64_t hash) {
 }
 
 void segment_remove(Shard *self, uint32_t number, Segment *segment, Entry *entry) {
-    uint32_t last = segment->room - 1, at = (uint32_t)(entry - segment->entries), next = at;
-    /* Entries behind the gap close it, unless that put one before its home. */
-    for (;;) {
-        next = (next + 1) & last;
-        entry = segment->entries + next;
-        if (!entry->set) {
-            break;
-        }
-        uint32_t home = home_of(hash_of(entry, number), last);
-        if (((next - home) & last) >= ((next - at) & last)) {
-            segment->entries[at] = *entry;
-            at = next;
-        }
-    }
-    segment->entries[at] = (Entry){0};
+    uint32_t last = segment->room - 1, hole = (uint32_t)(entry - segment->entries);
+    CLOSE_HOLE(hole, last, !segment->entries[at].set,
+               home_of(hash_of(segment->entries + at, number), last),
+               segment->entries[hole] = segment->entries[at]);
+    segment->entries[hole] = (Entry){0};
     segment->used--;
     self->used--;
 }
@@ -209,9 +193,7 @@ static int furnish(Shard *self, uint64_t blocks) {
     while (blocks * 8 > (uint64_t)SEGMENT_ROOM * 5 << depth) { /* hardly any will be split */
         depth++;
     }
-    if (directory_new(self, depth) < 0) {
-        return -1;
-    }
+    TRY(directory_new(self, depth));
     for (uint64_t i = 0; i >> depth == 0; i++) {
         Segment *segment = segment_new(depth ? SEGMENT_ROOM : room_of(blocks), depth, 0);
         if (segment == NULL) {
@@ -260,9 +242,7 @@ enum { SPANNING, COUNTING, PLACING };
 int sorting_open(Sorting *self, Entry *entries, uint32_t count) {
     *self = (Sorting){.from = entries, .count = count, .least = UINT64_MAX};
     self->to = PyMem_Malloc(((size_t)count + 1) * sizeof *self->to);
-    if (self->to == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(self->to);
     return 0;
 }
 

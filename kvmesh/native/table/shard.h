@@ -6,8 +6,7 @@
  * directory, 8 bytes for some 500 blocks, is now and then copied to one twice as long. Entries know
  * in which order they came, as those of a Python dict do. 22 to 43 bytes a block.
  */
-#ifndef KVMESH_SHARD_H
-#define KVMESH_SHARD_H
+#pragma once
 
 #include "base/mixing.h"
 
@@ -113,9 +112,7 @@ static inline uint32_t home_of(uint64_t hash, uint32_t last) { return (uint32_t)
 
 /* Return where a block is, NULL when it is not there. */
 static inline Entry *shard_find(const Shard *self, uint64_t block, uint64_t hash) {
-    if (self->homes == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(self->homes);
     Home home = self->homes[shard_place(self, hash)];
     Entry *entries = home_segment(home)->entries;
     uint32_t last = home_last(home), at = home_of(hash, last);
@@ -153,5 +150,3 @@ static inline Segment *shard_walk(const Shard *self, uint64_t *place) {
     *place += 1ULL << (self->depth - segment->depth);
     return segment;
 }
-
-#endif

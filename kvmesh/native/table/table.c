@@ -9,9 +9,8 @@
 #define AHEAD 16
 
 int read_block(PyObject *object, uint64_t *block) {
-    if (!PyLong_Check(object)) {
-        return set_error(PyExc_TypeError, "a block is an int, not %.100s", Py_TYPE(object)->tp_name);
-    }
+    REFUSE(!PyLong_Check(object), PyExc_TypeError, "a block is an int, not %.100s",
+           Py_TYPE(object)->tp_name);
     *block = PyLong_AsUnsignedLongLong(object);
     if (*block == UINT64_MAX && PyErr_Occurred()) {
         if (!PyErr_ExceptionMatches(PyExc_OverflowError)) {
@@ -92,16 +91,12 @@ int table_store_run(Table *self, Holding *holding, const uint8_t *run, Py_ssize_
         Shard *shard = self->shards + (block & 255);
         Entry *entry = shard_find(shard, block, hash);
         if (entry == NULL) {
-            if (add_new(self, shard, block, hash, single) < 0) {
-                return -1;
-            }
+            TRY(add_new(self, shard, block, hash, single));
         } else {
             if (sets_has(&self->sets, entry->set, holding->slot)) {
                 continue;
             }
-            if (table_keep_entry(self, block & 255, hash, entry) < 0) {
-                return -1;
-            }
+            TRY(table_keep_entry(self, block & 255, hash, entry));
             if (entry->set != before) { /* sets change alike all along a run */
                 before = entry->set;
                 after = sets_flipped(&self->sets, before, holding->slot);
@@ -126,9 +121,7 @@ static int note_missing(PyObject *missing, uint64_t block) {
     if (missing == NULL) {
         return 0;
     }
-    PyObject *number = PyLong_FromUnsignedLongLong(block);
-    int failed = number == NULL || PyList_Append(missing, number) < 0;
-    Py_XDECREF(number);
+    int failed = list_add(missing, PyLong_FromUnsignedLongLong(block)) < 0;
     return failed ? -1 : 0;
 }
 
@@ -147,14 +140,10 @@ int table_remove_noting(Table *self, Holding *holding, const uint8_t *run, Py_ss
         Entry *entry = shard_find(shard, block, hash);
         uint32_t set = entry == NULL ? NO_SET : entry->set;
         if (set == NO_SET || !sets_has(&self->sets, set, holding->slot)) {
-            if (note_missing(missing, block) < 0) {
-                return -1;
-            }
+            TRY(note_missing(missing, block));
             continue;
         }
-        if (table_keep_entry(self, block & 255, hash, entry) < 0) {
-            return -1;
-        }
+        TRY(table_keep_entry(self, block & 255, hash, entry));
         if (set == single) {
             drop_entry(self, shard, block, hash, entry);
         } else {

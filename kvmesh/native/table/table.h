@@ -4,8 +4,7 @@
  * frozen.c keeps it as it was at one moment, part.c writes that into a snapshot, loader.c fills a table
  * from one.
  */
-#ifndef KVMESH_TABLE_H
-#define KVMESH_TABLE_H
+#pragma once
 
 #include "base/base.h"
 #include "table/sets.h"
@@ -137,9 +136,7 @@ static inline void rename_entry(Table *self, Entry *entry, uint32_t set) {
 /* Add a block that is not there; -1 with MemoryError set. */
 static inline int add_new(Table *self, Shard *shard, uint64_t block, uint64_t hash, uint32_t set) {
     Entry *entry = shard_insert(shard, block, hash);
-    if (entry == NULL) {
-        return -1;
-    }
+    NEED(entry);
     entry->set = set;
     sets_refer(&self->sets, set);
     self->blocks++;
@@ -153,5 +150,3 @@ static inline void drop_entry(Table *self, Shard *shard, uint64_t block, uint64_
     shard_remove(shard, block, hash, entry);
     self->blocks--;
 }
-
-#endif

@@ -66,23 +66,17 @@ static int next_field(const Message *message, Span *rest, Field *field) {
     }
     Py_ssize_t begin = rest->at;
     uint64_t tag, size;
-    if (read_varint(message, rest, &tag) < 0) {
-        return -1;
-    }
+    TRY(read_varint(message, rest, &tag));
     field->value = 0;
     field->number = tag >> 3;
     field->wire = (int)(tag & 7);
-    if (field->number == 0 || field->number > MOST_NUMBER) {
-        return set_error(message->error, "byte %zd: field number %llu is none", begin,
-                    (unsigned long long)field->number);
-    }
+    REFUSE(field->number == 0 || field->number > MOST_NUMBER, message->error,
+           "byte %zd: field number %llu is none", begin, (unsigned long long)field->number);
     switch (field->wire) {
     case VARINT:
         return read_varint(message, rest, &field->value) < 0 ? -1 : 1;
     case BYTES:
-        if (read_varint(message, rest, &size) < 0) {
-            return -1;
-        }
+        TRY(read_varint(message, rest, &size));
         break;
     case FIXED64:
         size = 8;
@@ -93,10 +87,9 @@ static int next_field(const Message *message, Span *rest, Field *field) {
     default:
         return set_error(message->error, "byte %zd: wire type %d is not known", begin, field->wire);
     }
-    if (size > (uint64_t)(rest->end - rest->at)) {
-        return set_error(message->error, "byte %zd: field %llu is longer than its message", begin,
-                    (unsigned long long)field->number);
-    }
+    REFUSE(size > (uint64_t)(rest->end - rest->at), message->error,
+           "byte %zd: field %llu is longer than its message", begin,
+           (unsigned long long)field->number);
     field->span.at = rest->at;
     rest->at += (Py_ssize_t)size;
     field->span.end = rest->at;
@@ -146,15 +139,12 @@ static int read_header(const Message *message, Span rest, PyObject *headers) {
             raw = field.span;
         }
     }
-    if (more < 0) {
-        return -1;
-    }
+    TRY(more);
     PyObject *lower = lower_of(message, name);
     PyObject *text = lower == NULL ? NULL : bytes_of(message, raw.end > raw.at ? raw : value);
     PyObject *header = text == NULL ? NULL : PyTuple_Pack(2, lower, text);
-    int failed = header == NULL || PyList_Append(headers, header) < 0;
-    XDECREF_ALL(lower, text, header);
-    return failed ? -1 : 0;
+    XDECREF_ALL(lower, text);
+    return list_add(headers, header);
 }
 
 /* Return the headers of a HeaderMap. */
@@ -271,9 +261,7 @@ static int add_words(const Message *message, Span text, PyObject *words) {
         if (word.at == word.end) {
             continue;
         }
-        PyObject *found = text_of(message, word);
-        int failed = found == NULL || PyList_Append(words, found) < 0;
-        Py_XDECREF(found);
+        int failed = list_add(words, text_of(message, word)) < 0;
         if (failed) {
             return -1;
         }
@@ -320,33 +308,25 @@ static int take_subset(const Message *message, Span value, Beside *beside) {
     PyObject *words = read_texts(message, value);
     PyObject *subset = words == NULL ? NULL : PyList_AsTuple(words);
     Py_XDECREF(words);
-    if (subset == NULL) {
-        return -1;
-    }
+    NEED(subset);
     Py_XSETREF(beside->subset, subset);
     return 0;
 }
 
 static int take_served(const Message *message, Span value, Beside *beside) {
     PyObject *words = read_texts(message, value);
-    if (words == NULL) {
-        return -1;
-    }
+    NEED(words);
     PyObject *served = PyList_GET_SIZE(words) > 0 ? Py_NewRef(PyList_GET_ITEM(words, 0))
                                                   : PyUnicode_New(0, 0);
     Py_DECREF(words);
-    if (served == NULL) {
-        return -1;
-    }
+    NEED(served);
     Py_XSETREF(beside->served, served);
     return 0;
 }
 
 static int take_namespace(const Message *message, Span entry, Beside *beside) {
     Span name, fields, key, value;
-    if (read_entry(message, entry, &name, &fields) < 0) {
-        return -1;
-    }
+    TRY(read_entry(message, entry, &name, &fields));
     int subset = is_text(message, name, subset_namespace);
     if (!subset && !is_text(message, name, lb_namespace)) {
         return 0;
@@ -365,9 +345,7 @@ static int take_metadata(const Message *message, Span rest, Beside *beside) {
     Field field;
     int more;
     while ((more = next_field(message, &rest, &field)) > 0) {
-        if (is_bytes(&field, 1) && take_namespace(message, field.span, beside) < 0) {
-            return -1;
-        }
+        TRY_IF(is_bytes(&field, 1), take_namespace(message, field.span, beside));
     }
     return more;
 }
@@ -383,15 +361,11 @@ static int take_attributes(const Message *message, Span entry, Beside *beside) {
     if (beside->attributes == NULL && (beside->attributes = PyDict_New()) == NULL) {
         return -1;
     }
-    if (read_entry(message, entry, &name, &fields) < 0) {
-        return -1;
-    }
+    TRY(read_entry(message, entry, &name, &fields));
     int more;
     while ((more = next_entry(message, &fields, &key, &place)) > 0) {
         Value value;
-        if (read_value(message, place, &value) < 0) {
-            return -1;
-        }
+        TRY(read_value(message, place, &value));
         if (value.kind == NOTHING) {
             continue;
         }
@@ -415,22 +389,16 @@ static int take_modes(const Message *message, Span rest, PyObject *type, Beside 
             modes[field.number - 1] = field.value < MOST_MODE ? (long)field.value : MOST_MODE;
         }
     }
-    if (more < 0) {
-        return -1;
-    }
+    TRY(more);
     PyObject *found = PyObject_CallFunction(type, "ll", modes[0], modes[1]);
-    if (found == NULL) {
-        return -1;
-    }
+    NEED(found);
     Py_XSETREF(beside->modes, found);
     return 0;
 }
 
 static PyObject *make(PyObject *type, PyObject *const *given, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        if (given[i] == NULL) {
-            return NULL;
-        }
+        NEED_OR_NULL(given[i]);
     }
     return PyObject_Vectorcall(type, given, count, NULL);
 }
@@ -491,31 +459,21 @@ static PyObject *read_message(const Message *message, Span rest, PyObject *const
         } else if (field.number == MODES) {
             taken = take_modes(message, field.span, types[MODES_TYPE], beside);
         }
-        if (taken < 0) {
-            return NULL;
-        }
+        TRY_OR_NULL(taken);
     }
-    if (more < 0) {
-        return NULL;
-    }
-    if (kind < 0) {
-        return PyErr_Format(message->error,
-                            "a message of %zd bytes has neither headers nor body: skip it", size);
-    }
+    TRY_OR_NULL(more);
+    REFUSE_OR_NULL(kind < 0, message->error,
+                   "a message of %zd bytes has neither headers nor body: skip it", size);
     return make_received(message, kind, span, types, beside);
 }
 
-static PyObject *read_extproc(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 2 || !PyTuple_CheckExact(args[0]) || PyTuple_GET_SIZE(args[0]) != TYPES ||
-        !PyBytes_CheckExact(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "read_extproc takes a tuple of 8 types, and bytes");
-        return NULL;
-    }
+static PyObject *read_extproc(PyObject *Py_UNUSED(module), ARGUMENTS) {
+    REFUSE_OR_NULL(nargs != 2 || !PyTuple_CheckExact(args[0]) || PyTuple_GET_SIZE(args[0]) != TYPES
+                   || !PyBytes_CheckExact(args[1]), PyExc_TypeError,
+                   "read_extproc takes a tuple of 8 types, and bytes");
     PyObject *const *types = &PyTuple_GET_ITEM(args[0], 0);
-    if (!PyExceptionClass_Check(types[ERROR_TYPE])) {
-        PyErr_SetString(PyExc_TypeError, "the last of the types is no exception");
-        return NULL;
-    }
+    REFUSE_OR_NULL(!PyExceptionClass_Check(types[ERROR_TYPE]), PyExc_TypeError,
+                   "the last of the types is no exception");
     Message message = {(const unsigned char *)PyBytes_AS_STRING(args[1]), types[ERROR_TYPE]};
     Beside beside = {NULL, NULL, NULL, NULL};
     PyObject *found = read_message(&message, (Span){0, PyBytes_GET_SIZE(args[1])}, types, &beside);

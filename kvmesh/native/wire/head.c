@@ -42,14 +42,11 @@ static Py_ssize_t size_of(PyObject *headers) {
     Py_ssize_t size = 0;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(headers); i++) {
         PyObject *header = PySequence_Fast_GET_ITEM(headers, i);
-        if (!is_pair(header)) {
-            return set_error(PyExc_TypeError, "a header is a tuple of two bytes, not %.100R", header);
-        }
+        REFUSE(!is_pair(header), PyExc_TypeError, "a header is a tuple of two bytes, not %.100R",
+               header);
         size += PyBytes_GET_SIZE(PyTuple_GET_ITEM(header, 0)) +
                 PyBytes_GET_SIZE(PyTuple_GET_ITEM(header, 1));
-        if (size > INT32_MAX) {
-            return set_error(PyExc_OverflowError, "headers of 2 GiB");
-        }
+        REFUSE(size > INT32_MAX, PyExc_OverflowError, "headers of 2 GiB");
     }
     return size;
 }
@@ -78,9 +75,7 @@ static void add_pairs(Head *head, uint32_t *at, PyObject *headers) {
 
 static PyObject *head_make(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *keywords) {
     PyObject *given;
-    if (READ_NEW("Head", "O", "headers", &given) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Head", "O", "headers", &given));
     PyObject *headers = PySequence_Fast(given, "headers are a sequence");
     Py_ssize_t size = headers == NULL ? -1 : size_of(headers);
     Head *head = size < 0 ? NULL : head_new(PySequence_Fast_GET_SIZE(headers), size);
@@ -131,9 +126,9 @@ static PyObject *value_of(const Head *head, const HeadLine *line) {
 static int append_pair(PyObject *list, const Head *head, const HeadLine *line, PyObject *name) {
     PyObject *value = name == NULL ? NULL : value_of(head, line);
     PyObject *pair = value == NULL ? NULL : PyTuple_Pack(2, name, value);
-    int failed = pair == NULL || PyList_Append(list, pair) < 0;
-    XDECREF_ALL(pair, value, name);
-    return failed ? -1 : 0;
+    int failed = list_add(list, pair);
+    XDECREF_ALL(value, name);
+    return failed;
 }
 
 static PyObject *head_headers(Head *self, PyObject *Py_UNUSED(unused)) {
@@ -147,9 +142,7 @@ static PyObject *head_headers(Head *self, PyObject *Py_UNUSED(unused)) {
 }
 
 static PyObject *head_get(Head *self, PyObject *name) {
-    if (!PyBytes_Check(name)) {
-        return PyErr_Format(PyExc_TypeError, "a name is bytes, not %.100R", name);
-    }
+    REFUSE_OR_NULL(!PyBytes_Check(name), PyExc_TypeError, "a name is bytes, not %.100R", name);
     const char *text = PyBytes_AS_STRING(name);
     size_t size = (size_t)PyBytes_GET_SIZE(name);
     uint32_t hash = name_hash(text, size);
@@ -162,10 +155,7 @@ static PyObject *head_get(Head *self, PyObject *name) {
 }
 
 static const Names *read_names(PyObject *given) {
-    if (!Py_IS_TYPE(given, &names_type)) {
-        PyErr_Format(PyExc_TypeError, "Names, not %.100R", given);
-        return NULL;
-    }
+    REFUSE_OR_NULL(!Py_IS_TYPE(given, &names_type), PyExc_TypeError, "Names, not %.100R", given);
     return (const Names *)given;
 }
 
@@ -191,9 +181,7 @@ static PyObject *head_select(Head *self, PyObject *given) {
 
 static PyObject *head_has(Head *self, PyObject *given) {
     const Names *names = read_names(given);
-    if (names == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(names);
     for (uint32_t i = 0; i < self->count; i++) {
         if (find_name(names, self, self->lines + i) != NULL) {
             Py_RETURN_TRUE;
@@ -203,11 +191,9 @@ static PyObject *head_has(Head *self, PyObject *given) {
 }
 
 /* replaced(names, added) -> Head */
-static PyObject *head_replaced(Head *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *head_replaced(Head *self, ARGUMENTS) {
     PyObject *named, *headers;
-    if (READ_PLACED("replaced", "OO", "names added", &named, &headers) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("replaced", "OO", "names added", &named, &headers));
     const Names *names = read_names(named);
     PyObject *added = names == NULL ? NULL : PySequence_Fast(headers, "headers are a sequence");
     Py_ssize_t size = added == NULL ? -1 : size_of(added);
@@ -277,15 +263,13 @@ static PyObject *head_render(Head *self, PyObject *given) {
     return block;
 }
 
-static PyMethodDef head_methods[] = {
+METHODS(head_methods,
     METHOD_NOARGS("headers", head_headers),
     METHOD_O("get", head_get),
     METHOD_O("select", head_select),
     METHOD_O("has", head_has),
     METHOD_FASTCALL("replaced", head_replaced),
-    METHOD_O("render", head_render),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_O("render", head_render))
 
 PyTypeObject head_type = {
     SLOTS("Head", sizeof(Head), 0),
@@ -319,21 +303,17 @@ static void enter_name(Names *self, PyObject *name) {
 static int fill_names(Names *self, PyObject *names) {
     Py_ssize_t count = PySequence_Fast_GET_SIZE(names), room = 4;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (!PyBytes_CheckExact(PySequence_Fast_GET_ITEM(names, i))) {
-            return set_error(PyExc_TypeError, "names of headers are bytes");
-        }
+        REFUSE(!PyBytes_CheckExact(PySequence_Fast_GET_ITEM(names, i)), PyExc_TypeError,
+               "names of headers are bytes");
     }
-    if (count > MOST_NAMES) {
-        return set_error(PyExc_ValueError, "at most %d names", MOST_NAMES);
-    }
+    REFUSE(count > MOST_NAMES, PyExc_ValueError, "at most %d names", MOST_NAMES);
     while (room < 4 * count) {
         room *= 2;
     }
     self->names = PyMem_Calloc((size_t)room, sizeof *self->names);
     self->hashes = PyMem_Calloc((size_t)room, sizeof *self->hashes);
-    if (self->names == NULL || self->hashes == NULL) {
-        return no_memory();
-    }
+    NEED_MEMORY(self->names);
+    NEED_MEMORY(self->hashes);
     self->mask = (uint32_t)room - 1;
     for (Py_ssize_t i = 0; i < count; i++) {
         enter_name(self, PySequence_Fast_GET_ITEM(names, i));
@@ -354,11 +334,9 @@ static PyObject *read_prefixes(PyObject *given) {
     return all;
 }
 
-static PyObject *names_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *names_new(NEW_ARGUMENTS) {
     PyObject *given, *prefix;
-    if (READ_NEW("Names", "OO", "names prefix", &given, &prefix) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_NEW("Names", "OO", "names prefix", &given, &prefix));
     PyObject *prefixes = read_prefixes(prefix);
     PyObject *all = prefixes == NULL ? NULL : PySequence_List(given);
     Names *self = all == NULL ? NULL : (Names *)type->tp_alloc(type, 0);

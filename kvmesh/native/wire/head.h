@@ -1,6 +1,5 @@
 /* The headers of one message, kept as the bytes that came, and the names that are asked for. */
-#ifndef KVMESH_HEAD_H
-#define KVMESH_HEAD_H
+#pragma once
 
 #include "base/base.h"
 
@@ -39,5 +38,3 @@ static inline char *head_bytes(const Head *head) {
 
 /* Return a number of a name in lower case: equal for equal ones. */
 uint32_t name_hash(const char *name, size_t size);
-
-#endif

@@ -14,9 +14,8 @@ typedef struct {
 
 static int texts(PyObject *const *args, Py_ssize_t count, Text *out) {
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (!PyBytes_Check(args[i])) {
-            return set_error(PyExc_TypeError, "bytes, not %.50s", Py_TYPE(args[i])->tp_name);
-        }
+        REFUSE(!PyBytes_Check(args[i]), PyExc_TypeError, "bytes, not %.50s",
+               Py_TYPE(args[i])->tp_name);
         out[i].at = PyBytes_AS_STRING(args[i]);
         out[i].size = PyBytes_GET_SIZE(args[i]);
     }
@@ -27,10 +26,8 @@ static int has_at(Text data, Py_ssize_t at, Text what) {
     return data.size - at >= what.size && memcmp(data.at + at, what.at, (size_t)what.size) == 0;
 }
 
-static PyObject *match_head(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 4) {
-        return PyErr_Format(PyExc_TypeError, "match_head takes 4 arguments, not %zd", nargs);
-    }
+static PyObject *match_head(PyObject *Py_UNUSED(module), ARGUMENTS) {
+    REFUSE_OR_NULL(nargs != 4, PyExc_TypeError, "match_head takes 4 arguments, not %zd", nargs);
     Text text[3];
     int bare = args[2] == Py_None;
     Py_ssize_t most = PyLong_AsSsize_t(args[3]);
@@ -67,17 +64,14 @@ static char *append(char *at, Text text) {
 
 /* Read one header: a tuple of two bytes. The items are the header's, which its sequence keeps alive. */
 static int header_of(PyObject *header, Text *out) {
-    if (!PyTuple_Check(header) || PyTuple_GET_SIZE(header) != 2) {
-        return set_error(PyExc_TypeError, "a header is a tuple of two, not %.50s", Py_TYPE(header)->tp_name);
-    }
+    REFUSE(!PyTuple_Check(header) || PyTuple_GET_SIZE(header) != 2, PyExc_TypeError,
+           "a header is a tuple of two, not %.50s", Py_TYPE(header)->tp_name);
     return texts(&PyTuple_GET_ITEM(header, 0), 2, out);
 }
 
 static PyObject *render(PyObject *Py_UNUSED(module), PyObject *headers) {
     PyObject *all = PySequence_Fast(headers, "headers are a sequence");
-    if (all == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(all);
     Py_ssize_t count = PySequence_Fast_GET_SIZE(all), size = 0;
     int broken = 0;
     Text text[2];

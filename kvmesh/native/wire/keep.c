@@ -129,9 +129,8 @@ static int mark_event(Keeper *self, const Reach *before) {
             more |= left.told[other] > 0;
         }
         mark |= (more ? MARK_MORE : 0) | (self->finished ? MARK_FINISHED : 0);
-        if (push_u32(&self->marks, mark) < 0 || push_u32(&self->marks, hash) < 0) {
-            return -1;
-        }
+        TRY(push_u32(&self->marks, mark));
+        TRY(push_u32(&self->marks, hash));
         if (!more) {
             break;
         }
@@ -168,9 +167,8 @@ static int keep_part(Keeper *self, const ChoiceDelta *part, const Span *prompt) 
             lose(self, LOST_MALFORMED);
         }
         self->prompted = 1;
-        if (keep_ids(self, prompt, &self->prompt) < 0 || pack_prompt(self) < 0) {
-            return -1;
-        }
+        TRY(keep_ids(self, prompt, &self->prompt));
+        TRY(pack_prompt(self));
     }
     if (part->ids.at != NULL) {
         return keep_ids(self, &part->ids, &self->tokens);
@@ -195,9 +193,7 @@ static int keep_event(Keeper *self, const char *piece, const char *at, const cha
     self->choices = said.choices > self->choices ? said.choices : self->choices;
     if (said.has_first) {
         const Span *prompt = said.prompt.at != NULL ? &said.prompt : &said.first.prompt;
-        if (keep_part(self, &said.first, prompt) < 0) {
-            return -1;
-        }
+        TRY(keep_part(self, &said.first, prompt));
     }
     return self->marking && said.has_choices ? mark_event(self, &before) : 0;
 }
@@ -252,9 +248,7 @@ static int read_events(Keeper *self, const char *piece, const char *at, const ch
             return stop(self, LOST_TOO_LONG);
         }
         if (one && blank - at > 6 && memcmp(at, "data: {", 7) == 0) {
-            if (keep_event(self, piece, at, blank) < 0) {
-                return -1;
-            }
+            TRY(keep_event(self, piece, at, blank));
         } else if (has_data(at, blank)) {
             lose(self, LOST_NO_IDS);
             stop_marking(self);
@@ -345,9 +339,7 @@ static PyObject *cut_chunks(Keeper *self, const char *piece, Py_ssize_t whole) {
         }
     }
     PyObject *made = PyBytes_FromStringAndSize(NULL, total);
-    if (made == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(made);
     char *to = PyBytes_AS_STRING(made);
     cut = 0;
     at = piece;
@@ -367,9 +359,7 @@ PyObject *keeper_pass_chunks(Keeper *self, PyObject *chunks) {
     const char *end = piece + PyBytes_GET_SIZE(chunks);
     self->count = 0;
     for (Py_ssize_t size; (size = next_chunk(&at, end, &content)) > 0;) {
-        if (read_events(self, piece, content, content + size) < 0) {
-            return NULL;
-        }
+        TRY_OR_NULL(read_events(self, piece, content, content + size));
     }
     return self->count == 0 ? Py_NewRef(chunks) : cut_chunks(self, piece, end - piece);
 }
@@ -413,12 +403,10 @@ Py_ssize_t keeper_size(const Keeper *self) {
            (Py_ssize_t)sizeof *self->cuts * self->room + self->last.room;
 }
 
-static PyObject *hash_text(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *hash_text(PyObject *Py_UNUSED(module), ARGUMENTS) {
     uint64_t state;
     PyObject *text;
-    if (READ_PLACED("text_hash", "KS", "state text", &state, &text) < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(READ_PLACED("text_hash", "KS", "state text", &state, &text));
     const char *at = PyBytes_AS_STRING(text);
     return PyLong_FromUnsignedLongLong(text_hash(state, at, at + PyBytes_GET_SIZE(text)));
 }

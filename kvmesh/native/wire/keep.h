@@ -1,6 +1,5 @@
 /* What a stream has said so far, kept to go on with it on another engine: see keep.c. */
-#ifndef KVMESH_KEEP_H
-#define KVMESH_KEEP_H
+#pragma once
 
 #include "base/arrays.h"
 
@@ -99,5 +98,3 @@ PyObject *keeper_pass_chunks(Keeper *self, PyObject *chunks);
 PyObject *keeper_tell(const Keeper *self, PyObject *make);
 
 extern PyMethodDef native_keep_methods[];
-
-#endif

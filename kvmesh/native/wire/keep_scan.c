@@ -66,9 +66,7 @@ static int read_string(Scan *self, Span *into) {
         return -1;
     }
     const char *end = string_end(self->at, self->end);
-    if (end == NULL) {
-        return -1;
-    }
+    NEED(end);
     *into = (Span){self->at, end};
     self->at = end + 1;
     return 0;
@@ -107,9 +105,7 @@ static int skip_value(Scan *self) {
         }
         char byte = *self->at;
         if (byte == '"') {
-            if (read_string(self, &skipped) < 0) {
-                return -1;
-            }
+            TRY(read_string(self, &skipped));
             continue;
         }
         self->at++;
@@ -160,14 +156,8 @@ static int note_cut(Scan *self, const Span *list) {
     if (keeper == NULL || !keeper->strip) {
         return 0;
     }
-    if (keeper->count == keeper->room) {
-        Py_ssize_t room = keeper->room + keeper->room / 2 + 2;
-        if (RESIZE(keeper->cuts, room) < 0) {
-            self->no_memory = 1;
-            return -1;
-        }
-        keeper->room = room;
-    }
+    self->no_memory = GROW(keeper->cuts, keeper->count, keeper->room, 2) < 0;
+    RETURN_IF(self->no_memory, -1);
     keeper->cuts[keeper->count++] = (IdList){list->at - self->piece, list->end - self->piece};
     return 0;
 }
@@ -182,9 +172,7 @@ static int read_ids(Scan *self, Span *into) {
     int more;
     for (int is_first = 1; (more = next_item(self, is_first)) > 0; is_first = 0) {
         uint32_t id;
-        if (read_id(self, &id) < 0) {
-            return -1;
-        }
+        TRY(read_id(self, &id));
     }
     list.end = self->at;
     *into = list;
@@ -224,9 +212,7 @@ static int read_call(Scan *self, Keeper *to) {
                     add_text(&to->told[TOLD_ARGUMENTS], &value);
                 }
             }
-            if (deeper < 0) {
-                return -1;
-            }
+            TRY(deeper);
         } else if ((IS(&key, "id") ? read_text_of(self, &value) : skip_value(self)) < 0) {
             return -1;
         } else if (to != NULL) {
@@ -264,9 +250,7 @@ static int read_delta(Scan *self, ChoiceDelta *into) {
         } else {
             failed = skip_value(self);
         }
-        if (failed < 0) {
-            return -1;
-        }
+        TRY(failed);
     }
     return more;
 }
@@ -307,9 +291,7 @@ static int read_choice(Scan *self, Said *said) {
     int more;
     self->at++;
     for (int is_first = 1; (more = next_member(self, is_first, &key)) > 0; is_first = 0) {
-        if (read_member(self, &key, &part) < 0) {
-            return -1;
-        }
+        TRY(read_member(self, &key, &part));
     }
     if (more < 0 || (part.index == 0 && said->has_first)) {
         return -1;
@@ -349,9 +331,7 @@ static int read_event(Scan *self, Said *said) {
         } else {
             failed = skip_value(self);
         }
-        if (failed < 0) {
-            return -1;
-        }
+        TRY(failed);
     }
     return more == 0 && peek(self) == 0 && self->at == self->end ? 0 : -1;
 }
@@ -451,9 +431,7 @@ int fold_ids(Keeper *self, const Span *list, U32s *to) {
         if (self->prompt.count + self->tokens.count >= self->most_bytes / 4) {
             return 0;
         }
-        if (push_u32(to, id) < 0) {
-            return -1;
-        }
+        TRY(push_u32(to, id));
     }
     return 1;
 }

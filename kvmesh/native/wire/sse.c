@@ -30,9 +30,7 @@ static int count_events(EventStream *self, const char *at, Py_ssize_t size) {
         } else if (kind <= EVENT_REASON) {
             self->tokens++;
             self->reasoned |= kind == EVENT_REASON;
-            if (kind != EVENT_TOKEN && stream_keep_usage(self, at, end - at) < 0) {
-                return -1;
-            }
+            TRY_IF(kind != EVENT_TOKEN, stream_keep_usage(self, at, end - at));
         } else if (kind == EVENT_END) {
             self->done = 1;
         } else if (stream_take_rare(self, at, end - at) < 0) {
@@ -70,9 +68,7 @@ static PyObject *feed_behind(EventStream *self, PyObject *data) {
         return stream_hand_over(self) < 0 ? NULL : stream_feed_twin(self, data);
     }
     if (end == 0) {
-        if (PyByteArray_Resize(self->held, before + size) < 0) {
-            return NULL;
-        }
+        TRY_OR_NULL(PyByteArray_Resize(self->held, before + size));
         memcpy(PyByteArray_AS_STRING(self->held) + before, text, (size_t)size);
         return PyBytes_FromStringAndSize(NULL, 0);
     }
@@ -117,9 +113,8 @@ static PyObject *feed_piece(EventStream *self, PyObject *data) {
 }
 
 static PyObject *stream_feed(EventStream *self, PyObject *data) {
-    if (!PyBytes_CheckExact(data)) {
-        return PyErr_Format(PyExc_TypeError, "bytes, not %.50s", Py_TYPE(data)->tp_name);
-    }
+    REFUSE_OR_NULL(!PyBytes_CheckExact(data), PyExc_TypeError, "bytes, not %.50s",
+                   Py_TYPE(data)->tp_name);
     PyObject *passed = feed_piece(self, data);
     if (self->keeper == NULL || passed == NULL || !PyBytes_CheckExact(passed)) {
         return passed;
@@ -135,9 +130,8 @@ static int keep_usages(EventStream *self, const char *at, const char *end) {
         for (const char *event = content; event < content + size;) {
             const char *line = memchr(event, '\n', (size_t)(content + size - event));
             int kind = event_kind(event, line - event);
-            if ((kind == EVENT_USAGE || kind == EVENT_REASON) && stream_keep_usage(self, event, line - event) < 0) {
-                return -1;
-            }
+            TRY_IF((kind == EVENT_USAGE || kind == EVENT_REASON),
+                   stream_keep_usage(self, event, line - event));
             event = line + 2;
         }
     }
@@ -151,9 +145,7 @@ static PyObject *taken(EventStream *self, PyObject *chunks, int ended) {
         return PyLong_FromLong(flags);
     }
     PyObject *passed = keeper_pass_chunks(self->keeper, chunks);
-    if (passed == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(passed);
     if (passed != chunks && flags == STREAM_TAKEN) {
         return passed; /* as of most chunks of a stream that is kept */
     }
@@ -172,17 +164,13 @@ static PyObject *take_by_twin(EventStream *self, PyObject *const *args) {
     return flags == 0 ? PyLong_FromLong(0) : taken(self, args[0], (flags & STREAM_ENDED) != 0);
 }
 
-static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *stream_take(EventStream *self, ARGUMENTS) {
     static const char last_chunk[] = "0\r\n\r\n";
-    if (nargs != 2 || !PyBytes_CheckExact(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "take takes bytes and whether they may end");
-        return NULL;
-    }
+    REFUSE_OR_NULL(nargs != 2 || !PyBytes_CheckExact(args[0]), PyExc_TypeError,
+                   "take takes bytes and whether they may end");
     const char *at = PyBytes_AS_STRING(args[0]), *end = at + PyBytes_GET_SIZE(args[0]);
     int may_end = PyObject_IsTrue(args[1]);
-    if (may_end < 0) {
-        return NULL;
-    }
+    TRY_OR_NULL(may_end);
     if (self->handed_over) {
         return take_by_twin(self, args);
     }
@@ -222,19 +210,15 @@ static PyObject *stream_take(EventStream *self, PyObject *const *args, Py_ssize_
     return taken(self, args[0], ended);
 }
 
-static PyObject *stream_keep(EventStream *self, PyObject *const *args, Py_ssize_t nargs, PyObject *keywords) {
+static PyObject *stream_keep(EventStream *self, NAMED_ARGUMENTS) {
     long long most_bytes;
     int strip, marking = 0;
-    if (READ("keep", "Np|p", "most_bytes strip marking", &most_bytes, &strip, &marking) < 0) {
-        return NULL;
-    }
-    if (most_bytes < 0) {
-        return PyErr_Format(PyExc_ValueError, "%lld bytes to keep: none are fewer", most_bytes);
-    }
-    if (self->keeper != NULL || self->tokens > 0 || self->held != NULL || self->done || self->twin != NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "a stream that has begun, or is kept already");
-        return NULL;
-    }
+    TRY_OR_NULL(READ("keep", "Np|p", "most_bytes strip marking", &most_bytes, &strip, &marking));
+    REFUSE_OR_NULL(most_bytes < 0, PyExc_ValueError, "%lld bytes to keep: none are fewer",
+                   most_bytes);
+    REFUSE_OR_NULL(self->keeper != NULL || self->tokens > 0 || self->held != NULL || self->done ||
+                   self->twin != NULL, PyExc_RuntimeError,
+                   "a stream that has begun, or is kept already");
     most_bytes = most_bytes > MOST_KEPT ? MOST_KEPT : most_bytes;
     self->most_held = MOST_HELD + ID_TEXT_PER_BYTE * (Py_ssize_t)most_bytes;
     self->keeper = keeper_new((Py_ssize_t)most_bytes, strip, marking, self->most_held);
@@ -245,10 +229,7 @@ static PyObject *get_kept(EventStream *self, void *Py_UNUSED(closure)) {
     if (self->keeper == NULL) {
         Py_RETURN_NONE;
     }
-    if (self->kept == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "a stream that was collected");
-        return NULL;
-    }
+    REFUSE_OR_NULL(self->kept == NULL, PyExc_RuntimeError, "a stream that was collected");
     PyObject *make = Py_NewRef(self->kept), *told = keeper_tell(self->keeper, make);
     Py_DECREF(make);
     return told;
@@ -330,7 +311,7 @@ static PyObject *get_held(EventStream *self, void *closure) {
 
 static const Property property[] = {{"done", 3}, {"errors", 0}, {"error", 1}, {"usage", 2}, {"held", 1}, {"torn", 3}, {"reasoned", 3}};
 
-static PyGetSetDef stream_properties[] = {
+GETTERS(stream_properties,
     {"done", (getter)get_done, NULL, "whether `[DONE]` was seen as an event of its own", (void *)&property[0]},
     {"errors", (getter)read_property, NULL, "error events", (void *)&property[1]},
     {"error", (getter)read_property, NULL, "the last error event's data", (void *)&property[2]},
@@ -338,27 +319,21 @@ static PyGetSetDef stream_properties[] = {
     {"held", (getter)get_held, NULL, "what has not passed yet", (void *)&property[4]},
     {"torn", (getter)read_property, NULL, "whether a part of an overlong event has passed", (void *)&property[5]},
     {"kept", (getter)get_kept, NULL, "what was kept so far, None without `keep`", NULL},
-    {"reasoned", (getter)get_reasoned, NULL, "whether an event said why the answer ended", (void *)&property[6]},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+    {"reasoned", (getter)get_reasoned, NULL, "whether an event said why the answer ended", (void *)&property[6]})
 
-static PyMemberDef stream_members[] = {
-    {"tokens", T_PYSSIZET, offsetof(EventStream, tokens), READONLY, "events that carry output"},
-    {"due", T_PYSSIZET, offsetof(EventStream, due), 0, "the tokens at which `take` says so"},
-    {NULL, 0, 0, 0, NULL},
-};
+MEMBERS(stream_members,
+    FIELDS(EventStream, T_PYSSIZET, READONLY, tokens)
+    FIELDS(EventStream, T_PYSSIZET, 0, due))
 
-static PyMethodDef stream_methods[] = {
+METHODS(stream_methods,
     METHOD_O("feed", stream_feed),
     METHOD_FASTCALL("take", stream_take),
     METHOD_KEYWORDS("keep", stream_keep),
     METHOD_NOARGS("flush", stream_flush),
     METHOD_NOARGS("is_complete", stream_is_complete),
-    METHOD_NOARGS("__sizeof__", stream_sizeof),
-    {NULL, NULL, 0, NULL},
-};
+    METHOD_NOARGS("__sizeof__", stream_sizeof))
 
-static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+static PyObject *stream_new(NEW_ARGUMENTS) {
     EventStream *self = (EventStream *)type->tp_alloc(type, 0);
     if (self != NULL) {
         self->due = 1;
@@ -371,10 +346,7 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     return (PyObject *)self;
 }
 
-static int stream_traverse(EventStream *self, visitproc visit, void *arg) {
-    VISIT_ALL(self->make, self->find, self->usage, self->twin, self->kept);
-    return 0;
-}
+TRAVERSE(EventStream, stream, make, find, usage, twin, kept)
 
 static int stream_clear(EventStream *self) {
     CLEAR_ALL(self->find, self->usage, self->make, self->twin, self->kept);
@@ -391,7 +363,5 @@ static void stream_dealloc(EventStream *self) {
 PyTypeObject event_stream_type = {
     GC_TYPE("EventStream", EventStream, stream),
     .tp_clear = (inquiry)stream_clear,
-    .tp_methods = stream_methods,
-    .tp_members = stream_members,
-    .tp_getset = stream_properties,
+    .tp_members = stream_members, .tp_getset = stream_properties, .tp_methods = stream_methods,
 };

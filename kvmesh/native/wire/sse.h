@@ -1,6 +1,5 @@
 /* Server-sent events as engines send them: one line `data: {…}`, then a blank one. */
-#ifndef KVMESH_SSE_H
-#define KVMESH_SSE_H
+#pragma once
 
 #include "wire/keep.h"
 #include "wire/wire.h"
@@ -71,5 +70,3 @@ PyObject *stream_ask_twin(EventStream *self, const char *name, int call);
 
 /* What EventStream.take says of bytes that it took. */
 enum { STREAM_TAKEN = 1, STREAM_DUE = 2, STREAM_ENDED = 4 };
-
-#endif

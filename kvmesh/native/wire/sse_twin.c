@@ -1,18 +1,16 @@
 /* What an event stream has its pure twin do, and what that has counted. */
+#include "base/arguments.h"
+#include "base/names.h"
 #include "wire/sse.h"
 
 /* Return a new reference to the twin. */
 PyObject *stream_twin(EventStream *self) {
-    if (self->twin == NULL && self->make == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "a stream that was collected");
-        return NULL;
-    }
+    REFUSE_OR_NULL(self->twin == NULL && self->make == NULL, PyExc_RuntimeError,
+                   "a stream that was collected");
     if (self->twin == NULL) {
         PyObject *make = Py_NewRef(self->make), *twin = PyObject_CallNoArgs(make);
         Py_DECREF(make);
-        if (twin == NULL) {
-            return NULL;
-        }
+        NEED_OR_NULL(twin);
         Py_XSETREF(self->twin, twin);
     }
     return Py_NewRef(self->twin);
@@ -20,10 +18,11 @@ PyObject *stream_twin(EventStream *self) {
 
 /* Let go of what a call of the twin returned, and take over what it has counted; -1 if it raised. */
 int stream_count_twins(EventStream *self, PyObject *twin, PyObject *returned) {
-    PyObject *found = returned == NULL ? NULL : PyObject_GetAttrString(twin, "tokens");
-    Py_ssize_t tokens = found == NULL ? -1 : PyLong_AsSsize_t(found);
-    XDECREF_ALL(found, returned);
-    Py_DECREF(twin);
+    Py_ssize_t tokens = -1;
+    if (returned != NULL && read_attribute(twin, interned.tokens, 'n', &tokens) < 0) {
+        tokens = -1;
+    }
+    XDECREF_ALL(returned, twin);
     if (tokens < 0) {
         return PyErr_Occurred() ? -1 : 0;
     }
@@ -49,22 +48,16 @@ int stream_read_usage(EventStream *self) {
     Py_XDECREF(find);
     Py_DECREF(before);
     Py_DECREF(unread);
-    if (found == NULL) {
-        return -1;
-    }
+    NEED(found);
     Py_XSETREF(self->usage, found);
     return 0;
 }
 
 /* Keep an event's data, which reports usage, until that is asked for. */
 int stream_keep_usage(EventStream *self, const char *at, Py_ssize_t size) {
-    if (stream_read_usage(self) < 0) {
-        return -1;
-    }
+    TRY(stream_read_usage(self));
     PyObject *data = PyBytes_FromStringAndSize(at + TEXT_LENGTH("data: "), size - TEXT_LENGTH("data: "));
-    if (data == NULL) {
-        return -1;
-    }
+    NEED(data);
     Py_XSETREF(self->unread, data);
     return 0;
 }
@@ -72,9 +65,7 @@ int stream_keep_usage(EventStream *self, const char *at, Py_ssize_t size) {
 /* Have the twin look into one event. */
 int stream_take_rare(EventStream *self, const char *at, Py_ssize_t size) {
     PyObject *twin = stream_read_usage(self) < 0 ? NULL : stream_twin(self);
-    if (twin == NULL) {
-        return -1;
-    }
+    NEED(twin);
     PyObject *before = Py_NewRef(self->usage == NULL ? Py_None : self->usage);
     PyObject *found = PyObject_CallMethod(twin, "take_event", "y#O", at, size, before);
     Py_DECREF(before);
@@ -103,9 +94,7 @@ int stream_hand_over(EventStream *self) {
                                          self->complete ? Py_True : Py_False, before, self->most_held);
     Py_DECREF(before);
     Py_DECREF(held);
-    if (stream_count_twins(self, twin, done) < 0) {
-        return -1;
-    }
+    TRY(stream_count_twins(self, twin, done));
     Py_CLEAR(self->held);
     self->handed_over = 1;
     return 0;

@@ -229,9 +229,7 @@ static Py_ssize_t count_lines(const char *at, const char *end, Py_ssize_t most) 
 static Head *read_headers(Line *line, Judge judged, const char *at, const char *limit,
                           Py_ssize_t most_lines) {
     const char *empty = memmem(at - 2, (size_t)(limit - at + 2), "\r\n\r\n", 4);
-    if (empty == NULL) {
-        return NULL;
-    }
+    NEED_OR_NULL(empty);
     most_lines = most_lines < MOST_LINES ? most_lines : MOST_LINES;
     Py_ssize_t lines = count_lines(at, empty + 2, most_lines + 1);
     Head *head = lines > most_lines ? NULL : head_new(lines, empty - at + 2);
@@ -272,20 +270,14 @@ static PyObject *finish(const Line *line, Head *head, const char *data, Py_ssize
     PyTuple_SET_ITEM(made, 2, PyBytes_FromStringAndSize(line->end, data + size - line->end));
     PyTuple_SET_ITEM(made, 3, PyUnicode_FromStringAndSize(line->target, path_end - line->target));
     PyTuple_SET_ITEM(made, 4, PyUnicode_FromStringAndSize(query, line->target_end - query));
-    if (PyErr_Occurred()) {
-        Py_CLEAR(made);
-    }
-    return made;
+    return made_or_null(made);
 }
 
-static PyObject *take_request(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *take_request(PyObject *Py_UNUSED(module), ARGUMENTS) {
     Py_ssize_t most[4];
-    if (nargs != 5 || !PyBytes_Check(args[0])) {
-        return PyErr_Format(PyExc_TypeError, "take_request takes bytes and 4 limits");
-    }
-    if (read_limits(args + 1, 4, most) < 0) {
-        return NULL;
-    }
+    REFUSE_OR_NULL(nargs != 5 || !PyBytes_Check(args[0]), PyExc_TypeError,
+                   "take_request takes bytes and 4 limits");
+    TRY_OR_NULL(read_limits(args + 1, 4, most));
     const char *data = PyBytes_AS_STRING(args[0]);
     Py_ssize_t size = PyBytes_GET_SIZE(args[0]);
     const char *limit = data + (size < most[0] ? size : most[0]);
@@ -328,14 +320,11 @@ static int read_status(const char **at, const char *end) {
     return status < 200 || status > 599 || status == 204 || status == 304 ? 0 : status;
 }
 
-static PyObject *take_answer(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs) {
+static PyObject *take_answer(PyObject *Py_UNUSED(module), ARGUMENTS) {
     Py_ssize_t most[3];
-    if (nargs != 4 || !PyBytes_Check(args[0])) {
-        return PyErr_Format(PyExc_TypeError, "take_answer takes bytes and 3 limits");
-    }
-    if (read_limits(args + 1, 3, most) < 0) {
-        return NULL;
-    }
+    REFUSE_OR_NULL(nargs != 4 || !PyBytes_Check(args[0]), PyExc_TypeError,
+                   "take_answer takes bytes and 3 limits");
+    TRY_OR_NULL(read_limits(args + 1, 3, most));
     const char *at = PyBytes_AS_STRING(args[0]), *data = at;
     Py_ssize_t size = PyBytes_GET_SIZE(args[0]);
     const char *limit = data + (size < most[0] ? size : most[0]);

@@ -5,13 +5,10 @@
  * token ids of one, which keep_scan.c finds. extproc_read.c reads the messages of Envoy's external
  * processing. What is unusual is left to Python code that gives the same values.
  */
-#ifndef KVMESH_WIRE_H
-#define KVMESH_WIRE_H
+#pragma once
 
 #include "base/base.h"
 
 extern PyMethodDef native_head_methods[], native_extproc_read_methods[],
     native_take_methods[];
 extern PyTypeObject event_stream_type;
-
-#endif

@@ -19,8 +19,7 @@ def header() -> str:
     """Return the C header: the terms of workers and requests, and the fields of a candidate."""
     parts = [
         "/* Made of kvmesh/core/cost/terms.py by `make config`: not to be edited. */",
-        "#ifndef KVMESH_TERMS_TABLE_H",
-        "#define KVMESH_TERMS_TABLE_H",
+        "#pragma once",
     ]
     kinds = {"WORKER_TERMS": "worker", "REQUEST_TERMS": "request", "SEEN_TERMS": "seen"}
     for macro, kind in kinds.items():
@@ -30,7 +29,7 @@ def header() -> str:
     fields = [f"{_FIELDS[_name(types[name])]}({name})" for name in (*TERMS,)[1:]]
     parts += ["", _macro("CANDIDATE_FIELDS(COUNT, NUMBER, TEXT)", fields)]
     parts += ["", "/* Of a candidate: these, and its worker's name before. */"]
-    parts += [f"enum {{ CANDIDATE_ARGUMENTS = {len(TERMS)} }};", "", "#endif", ""]
+    parts += [f"enum {{ CANDIDATE_ARGUMENTS = {len(TERMS)} }};", ""]
     return "\n".join(parts)
 
 
