@@ -18,8 +18,8 @@ from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.app.router import simulated_trial
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import client_of, free_port, router
+from kvmesh_lab.mocker.command import MockerOptions
+from tests.integration.support.live_router import client_of, engine, free_port, router
 from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
@@ -41,17 +41,12 @@ LIKE: dict[str, Any] = {"formula": "predicted-time", "weights": {"contention": 0
 
 @contextlib.asynccontextmanager
 async def engines(*speedups: float) -> AsyncGenerator[list[str]]:
-    running = [
-        Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, speedup_ratio=speedup))
-        for speedup in speedups
-    ]
-    for one in running:
-        await one.start()
-    try:
-        yield [one.url for one in running]
-    finally:
-        for one in running:
-            await one.stop()
+    async with contextlib.AsyncExitStack() as stack:
+        wanted = [
+            MockerOptions(port=0, kv_events_port=0, replay_port=0, speedup_ratio=one)
+            for one in speedups
+        ]
+        yield [(await stack.enter_async_context(engine(one))).url for one in wanted]
 
 
 async def complete(client: httpx.AsyncClient, prompt: str, **headers: str) -> httpx.Response:

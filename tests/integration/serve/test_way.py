@@ -15,16 +15,19 @@ for a head that is like no other; a timer of the process may fall into it.
 """
 
 
+def measure(wish: str) -> Crossings:
+    """Send a chat in a process of its own: here debug logs are on, and coverage may trace."""
+    command = [sys.executable, "-m", "benchmarks.trace.chat", "--json", "--wish", wish]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=120)
+    return msgspec.json.decode(done.stdout, type=Crossings)
+
+
 @pytest.mark.parametrize("wish", MOST)
 def test_a_warm_chat_passes_no_more_calls_and_files_than_it_did(wish: str) -> None:
-    # A process of its own: here debug logs are on, and coverage may trace.
-    command = [sys.executable, "-m", "benchmarks.trace.chat", "--json", "--wish", wish]
     calls, files = MOST[wish]
-    for _ in range(3):
-        done = subprocess.run(command, capture_output=True, check=True, timeout=120)
-        found = msgspec.json.decode(done.stdout, type=Crossings)
-        if found.calls <= calls and found.files <= files:
-            break
+    found = measure(wish)
+    if found.calls > calls or found.files > files:
+        found = measure(wish)
 
     assert found.calls <= calls
     assert found.files <= files
