@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.conftest import Eventually
 from tests.doubles.memory.plane import MemoryPlane
 from tests.doubles.memory.server import MemoryServer
 from tests.integration.support.live_router import (
+    engine,
     free_port,
     meta_router,
     running,
@@ -45,15 +47,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> MemoryServer:
     return serve_from_memory(monkeypatch)
 
 
-@contextlib.asynccontextmanager
-async def mocker(slowdown: float = 1.0) -> AsyncIterator[Mocker]:
+def mocker(slowdown: float = 1.0) -> AbstractAsyncContextManager[Mocker]:
     faults = FaultOptions(slowdown=slowdown)
-    engine = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, faults=faults))
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.stop()
+    return engine(MockerOptions(port=0, kv_events_port=0, replay_port=0, faults=faults))
 
 
 async def join(stack: contextlib.AsyncExitStack, engine: Mocker, name: str) -> None:
