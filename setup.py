@@ -11,8 +11,10 @@ import sys
 import sysconfig
 import tempfile
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -51,11 +53,23 @@ class Core(build_ext):
             )
         if find_compiler() is None:
             self.take_zig()
+        self.compile_at_once()
         compiling, linking = self.known_hardening()
         for module in self.extensions:
             module.extra_compile_args = [*module.extra_compile_args, *compiling]
             module.extra_link_args = [*module.extra_link_args, *linking]
         super().build_extensions()
+
+    def compile_at_once(self) -> None:
+        """Compile as many sources at a time as there are processors."""
+        one_by_one = self.compiler.compile
+
+        def compile_all(sources: list[str], *given: Any, **named: Any) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                made = pool.map(lambda one: one_by_one([one], *given, **named), sources)
+                return [path for each in made for path in each]
+
+        self.compiler.compile = compile_all
 
     def take_zig(self) -> None:
         """Compile by the clang of ziglang."""

@@ -13,7 +13,6 @@ import pytest
 
 from kvmesh.core.programs import swaps
 from kvmesh.settings.roles import CostSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.browser.needs import WHY_NOT
 from tests.integration.support.failing_engine import answer_status, failing_engines
 from tests.integration.support.live_router import (
@@ -22,6 +21,7 @@ from tests.integration.support.live_router import (
     free_port,
     meta_router,
     mocker_options,
+    mockers,
     router,
 )
 from tests.unit.app.prompts.tokenizer_models import write_model
@@ -135,10 +135,8 @@ async def test_a_tokenizer_that_disagrees_with_the_engines_is_said_on_top(
     page: Page, tmp_path: Path
 ) -> None:
     model = write_model(tmp_path / "small")
-    options = MockerOptions(port=0, kv_events_port=0, replay_port=0, tokenizer=model)
-    mocker = Mocker(options)
-    await mocker.start()
     async with (
+        mockers(tokenizer=model) as (mocker,),
         router([mocker.url], kv_events=True) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as client,
         meta_router([f"default={url}"]) as front,
@@ -155,7 +153,6 @@ async def test_a_tokenizer_that_disagrees_with_the_engines_is_said_on_top(
         await page.goto(f"{front}/")
         await expect(page.locator("#problems")).to_contain_text(doubted)
         await expect(page.locator("#problems")).to_contain_text("default-0")
-    await mocker.stop()
 
 
 async def test_strange_request_ids_stay_text(page: Page, alone: httpx.AsyncClient) -> None:

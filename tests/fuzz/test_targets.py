@@ -16,7 +16,7 @@ def test_seeds_and_damaged_seeds_break_nothing(target: str) -> None:
     rng = random.Random(1)
     for seed in seeds(target):
         TARGETS[target](seed)
-        for _ in range(5):
+        for _ in range(1 if target == "starving" else 5):  # each of these is many calls, and slow
             damaged = bytearray(seed)
             damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
             TARGETS[target](bytes(damaged[: rng.randrange(1, len(damaged) + 1)]))

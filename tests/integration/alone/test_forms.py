@@ -12,8 +12,7 @@ from kvmesh._native import Booking
 from kvmesh.app.mesh.static_workers import StaticWorkers
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import client_of, router
+from tests.integration.support.live_router import client_of, mockers, router
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -162,22 +161,18 @@ async def test_refused_requests_are_no_sign_of_events_that_stopped(
         released(workers, booking)
 
     monkeypatch.setattr(StaticWorkers, "_released", note)
-    mocker = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await mocker.start()
     body = {"model": "mock", "prompt": PROMPT, "max_tokens": 2}
     if not plain:
         body["kvmesh"] = {"output_tokens": 1}
-    try:
-        async with client_of(router([mocker.url], kv_events=True, parity_sample=0)) as client:
-            refused = [
-                await client.post("/v1/completions", json=body | {"stop": [""]}) for _ in range(6)
-            ]
-            told_of_refused = len(reported)
-            served = await client.post("/v1/completions", json=body)
-    finally:
-        await mocker.stop()
+    async with (
+        mockers() as (mocker,),
+        client_of(router([mocker.url], kv_events=True, parity_sample=0)) as client,
+    ):
+        refused = [
+            await client.post("/v1/completions", json=body | {"stop": [""]}) for _ in range(6)
+        ]
+        told_of_refused = len(reported)
+        served = await client.post("/v1/completions", json=body)
 
     assert {one.status_code for one in refused} == {400}
     assert (served.status_code, told_of_refused, len(reported)) == (200, 0, 1)

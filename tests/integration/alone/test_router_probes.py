@@ -32,7 +32,6 @@ async def test_an_engine_that_hangs_does_not_keep_the_router_from_looking_at_the
     monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     monkeypatch.setattr(static_workers, "PROBE_S", 0.05)
-    good, hung = Upstream(), Upstream()
     hanging = asyncio.Event()
 
     async def serve_once(turn: Turn) -> None:
@@ -41,10 +40,11 @@ async def test_an_engine_that_hangs_does_not_keep_the_router_from_looking_at_the
         else:
             await serve(turn)
 
-    good.script, hung.script = serve, serve_once
-    await good.start()
-    await hung.start()
-    async with client_of(router([good.origin, hung.origin])) as client:
+    async with (
+        Upstream.running(serve) as good,
+        Upstream.running(serve_once) as hung,
+        client_of(router([good.origin, hung.origin])) as client,
+    ):
         hanging.set()
         await eventually(lambda: any(b"/v1/models" in turn.head for turn in hung.turns[-1:]))
         uses_caches, at_hung = len(good.turns), len(hung.turns)
@@ -54,15 +54,12 @@ async def test_an_engine_that_hangs_does_not_keep_the_router_from_looking_at_the
 
         assert len(hung.turns) < at_hung + 10
         assert (await chat(client, "hello", worker_id="w0")).status_code == 200
-    await good.close()
-    await hung.close()
 
 
 async def test_when_all_engines_are_too_busy_for_probes_requests_go_there_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(static_workers, "PROBE_S", 0.05)
-    engine = Upstream()
     busy = asyncio.Event()
 
     async def script(turn: Turn) -> None:
@@ -74,9 +71,10 @@ async def test_when_all_engines_are_too_busy_for_probes_requests_go_there_all_th
         else:
             turn.send(answer(MODELS, b"Content-Type: application/json"))
 
-    engine.script = script
-    await engine.start()
-    async with client_of(router([engine.origin])) as client:
+    async with (
+        Upstream.running(script) as engine,
+        client_of(router([engine.origin])) as client,
+    ):
         reset_idle = await calmly(client)
         busy.set()
         await seen(client, "/v1/status", lambda status: status["mesh"].get("panic"))
@@ -85,7 +83,6 @@ async def test_when_all_engines_are_too_busy_for_probes_requests_go_there_all_th
         metrics = (await client.get("/metrics")).text
         busy.clear()
         await calmly(client)
-    await engine.close()
 
     assert reset_idle.headers.get_list("x-kvmesh-worker") == ["w0"]
     assert (served.status_code, served.headers["x-kvmesh-panic"]) == (200, "1")
@@ -97,12 +94,11 @@ async def test_a_route_asked_for_while_every_engine_is_down_says_so_and_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(static_workers, "PROBE_S", 0.05)
-    engine = Upstream()
-
-    engine.script = serve
-    await engine.start()
     body = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}
-    async with client_of(router([engine.origin])) as client:
+    async with (
+        Upstream.running(serve) as engine,
+        client_of(router([engine.origin])) as client,
+    ):
         up = await client.post("/v1/route", json=body)
         await engine.close()
 
@@ -139,26 +135,23 @@ async def test_a_fault_in_looking_at_one_engine_does_not_end_the_looks_at_the_ot
     monkeypatch: pytest.MonkeyPatch, eventually: Eventually, reported: Contexts
 ) -> None:
     monkeypatch.setattr(static_workers, "PROBE_S", 0.05)
-    good, odd = Upstream(), Upstream()
-
-    good.script = odd.script = serve
-    await good.start()
-    await odd.start()
 
     async def break_on_odd(pool: UpstreamPool, url: str, *facts: Any) -> Any:
         if url == odd.origin:
             raise KeyError(url)
         return await read_loads(pool, url, *facts)
 
-    async with client_of(router([good.origin, odd.origin])) as client:
+    async with (
+        Upstream.running(serve) as good,
+        Upstream.running(serve) as odd,
+        client_of(router([good.origin, odd.origin])) as client,
+    ):
         monkeypatch.setattr(static_workers, "read_loads", break_on_odd)
         await eventually(lambda: len(reported) > 2)
         uses_caches = len(good.turns)
         await eventually(lambda: len(good.turns) > uses_caches + 20)
         answered = (await chat(client, "hello", worker_id="w0")).status_code
         monkeypatch.undo()
-    await good.close()
-    await odd.close()
 
     assert answered == 200
     assert {one[TASK] for one in reported} == {"probe workers"}

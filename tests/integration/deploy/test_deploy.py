@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
@@ -20,14 +19,11 @@ import yaml
 
 from kvmesh.app.ops.nats.members import AccountsOptions, plan_members
 from kvmesh.app.picker.kube_objects import OBJECTIVES, PODS, POOLS
-from kvmesh.app.process.running import Stop
-from kvmesh.app.router.command import RouterServer
 from kvmesh.cli import COMMANDS
-from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.picker import PickerSettings
 from kvmesh.settings.roles import NatsSettings, RouterSettings, WorkerSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.chart.rendering import kustomize
+from tests.integration.support.live_router import mockers, router
 
 pytestmark = pytest.mark.integration
 
@@ -78,11 +74,12 @@ async def test_an_engine_is_stopped_only_when_its_last_stream_is_over() -> None:
         if container["name"] == "vllm"
     ]
     command = engine["lifecycle"]["preStop"]["exec"]["command"]
-    mocker = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
-    await mocker.start()
-    script = command[-1].replace(":8000/", f":{mocker.url.rpartition(':')[2]}/")
-    assert mocker.url in script
-    async with httpx.AsyncClient(timeout=60.0) as http:
+    async with (
+        mockers(timing_profile="dynamo") as (mocker,),
+        httpx.AsyncClient(timeout=60.0) as http,
+    ):
+        script = command[-1].replace(":8000/", f":{mocker.url.rpartition(':')[2]}/")
+        assert mocker.url in script
         body = {"model": "mock", "prompt": "A long story.", "max_tokens": 4000, "ignore_eos": True}
         url = f"{mocker.url}/v1/completions"
         async with http.stream("POST", url, json=body | {"stream": True}) as answer:
@@ -93,7 +90,6 @@ async def test_an_engine_is_stopped_only_when_its_last_stream_is_over() -> None:
                 await asyncio.wait_for(asyncio.shield(waiting.wait()), 5.0)
             assert waiting.returncode is None
         assert await asyncio.wait_for(waiting.wait(), 60.0) == 0
-    await mocker.stop()
 
 
 def test_production_has_three_servers_with_three_copies_and_routers_that_may_be_moved() -> None:
@@ -442,30 +438,14 @@ def test_alarms_are_raised_by_what_is_wrong_and_by_nothing_else() -> None:
 
 async def exported() -> set[str]:
     """Return the names of the metrics of a router and of a pretend engine."""
-    engine = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
-    await engine.start()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = RouterSettings(
-        kv_events=False, worker=(engine.url,), http=HttpSettings(http_port=port, drain_s=0)
-    )
-    stop = Stop()
-    serving = asyncio.create_task(RouterServer(settings).serve(stop))
     names: set[str] = set()
-    async with httpx.AsyncClient(timeout=60) as client, asyncio.timeout(60):
-        for url in (engine.url, f"http://127.0.0.1:{port}"):
-            page = await read(client, f"{url}/metrics")
+    async with (
+        mockers() as (engine,),
+        router([engine.url]) as door,
+        httpx.AsyncClient(timeout=60) as client,
+    ):
+        for url in (engine.url, door):
+            page = (await client.get(f"{url}/metrics")).text
             names |= set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
             names |= set(re.findall(r"^([a-z_:]+)", page, re.MULTILINE))
-    stop.request()
-    await serving
-    await engine.stop()
     return names
-
-
-async def read(client: httpx.AsyncClient, url: str) -> str:
-    while True:
-        with contextlib.suppress(httpx.TransportError):
-            return (await client.get(url)).text
-        await asyncio.sleep(0.02)

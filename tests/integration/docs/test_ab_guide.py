@@ -6,14 +6,13 @@ import os
 import re
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from kvmesh.core.routing.decision import RouterMode
 from kvmesh.settings.roles import CostSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.chart.rendering import kustomize
 from tests.integration.docs.test_docs import ROOT, blocks
 from tests.integration.support import live_router
@@ -28,15 +27,12 @@ ENGINES = 4
 @asynccontextmanager
 async def front_door(mode: RouterMode) -> AsyncIterator[str]:
     """Serve a deployment of its own: a router over engines of its own."""
-    async with AsyncExitStack() as stack:
-        options = MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-        engines = [Mocker(options) for _ in range(ENGINES)]
-        for engine in engines:
-            await engine.start()
-            stack.push_async_callback(engine.stop)
-        urls = [one.url for one in engines]
-        cost = CostSettings(router_mode=mode)
-        yield await stack.enter_async_context(live_router.router(urls, cost=cost))
+    cost = CostSettings(router_mode=mode)
+    async with (
+        live_router.mockers(ENGINES) as engines,
+        live_router.router([one.url for one in engines], cost=cost) as url,
+    ):
+        yield url
 
 
 async def run(script: str, folder: Path, path: Path) -> str:

@@ -1,6 +1,5 @@
 """API keys and client certificates at real front doors."""
 
-import asyncio
 import os
 import ssl
 import subprocess
@@ -18,6 +17,8 @@ from kvmesh.app.router.command import RouterServer
 from kvmesh.errors import ConfigError
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
+from tests.integration.http.peers import JSON, Turn, Upstream, posts
+from tests.integration.http.peers import answer as answer_of
 from tests.integration.support import waiting
 from tests.integration.support.live_router import COMPLETION, MODELS, free_port, serving
 
@@ -27,49 +28,24 @@ TLS = Path(__file__).parents[2] / "fixtures/tls"
 BODY = {"model": "mock", "max_tokens": 1, "prompt": "hello"}
 
 
-class Engine:
-    """An engine that answers every completion and remembers what headers came."""
-
-    def __init__(self) -> None:
-        self.seen: list[dict[str, str]] = []
-        self.url = ""
-
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                lines = [line.partition(": ") for line in head.split("\r\n")[1:-2]]
-                headers = {name.lower(): value for name, _, value in lines}
-                assert len(headers) == len(lines)
-                await reader.readexactly(int(headers.get("content-length", 0)))
-                body = MODELS
-                if head.startswith("POST"):
-                    self.seen.append(headers)
-                    body = COMPLETION
-                writer.write(
-                    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-                    b"content-length: %d\r\n\r\n%b" % (len(body), body)
-                )
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
+async def complete(turn: Turn) -> None:
+    turn.send(answer_of(COMPLETION if turn.head.startswith(b"POST") else MODELS, JSON))
 
 
 @pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    made = Engine()
-    server = await asyncio.start_server(made.answer, "127.0.0.1", 0)
-    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server:
+async def engine() -> AsyncIterator[Upstream]:
+    """An engine that answers every completion and remembers what headers came."""
+    async with Upstream.running(complete) as made:
         yield made
 
 
 def router(
-    engine: Engine, http: HttpSettings, upstream: UpstreamSettings | None = None
+    engine: Upstream, http: HttpSettings, upstream: UpstreamSettings | None = None
 ) -> RouterServer:
     return RouterServer(
         RouterSettings(
             kv_events=False,
-            worker=(f"w0={engine.url}",),
+            worker=(f"w0={engine.origin}",),
             router_id="r0",
             parity_sample=0,
             http=http,
@@ -83,7 +59,7 @@ def bearer(key: str) -> dict[str, str]:
 
 
 async def test_only_known_keys_are_served_and_none_reaches_the_engine(
-    engine: Engine, tmp_path: Path
+    engine: Upstream, tmp_path: Path
 ) -> None:
     file = tmp_path / "keys.toml"
     key = add_key(ApiKeyOptions("ann", file=file, tenant="kitchen", role=("operate",)))
@@ -114,15 +90,15 @@ async def test_only_known_keys_are_served_and_none_reaches_the_engine(
     assert page.status_code == 401
     assert '<form method="post" action="/login">' in page.text
     assert (shown.status_code, broken.status_code) == (200, 401)
-    assert len(engine.seen) == 2
-    for headers in engine.seen:
+    assert len(posts(engine.turns)) == 2
+    for headers in posts(engine.turns):
         assert not {"authorization", "x-api-key"} & set(headers)
         assert headers["x-kvmesh-tenant"] == "kitchen"
     assert key not in file.read_text()
     assert file.stat().st_mode & 0o077 == 0
 
 
-async def test_keys_are_added_and_taken_while_it_serves(engine: Engine, tmp_path: Path) -> None:
+async def test_keys_are_added_and_taken_while_it_serves(engine: Upstream, tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
     first = add_key(ApiKeyOptions("first", file=file))
     http = HttpSettings(http_port=free_port(), api_keys=file)
@@ -149,7 +125,7 @@ async def until(client: httpx.AsyncClient, key: str, status: int) -> None:
 
 
 async def test_a_meta_router_shows_its_own_key_and_tells_the_tenant(
-    engine: Engine, tmp_path: Path
+    engine: Upstream, tmp_path: Path
 ) -> None:
     clients, routers, engines = (tmp_path / name for name in ("c.toml", "r.toml", "engine.key"))
     key = add_key(ApiKeyOptions("ann", file=clients, tenant="kitchen", role=("operate",)))
@@ -177,12 +153,13 @@ async def test_a_meta_router_shows_its_own_key_and_tells_the_tenant(
 
     assert answer.status_code == 200
     assert meta.meta.table.models() == tuple(one["id"] for one in models) != ()
-    assert engine.seen[0]["authorization"] == "Bearer engine-secret"
-    assert engine.seen[0]["x-kvmesh-tenant"] == "kitchen"
+    (headers,) = posts(engine.turns)
+    assert headers["authorization"] == "Bearer engine-secret"
+    assert headers["x-kvmesh-tenant"] == "kitchen"
     assert [one["worker"] for one in overview["workers"]] == ["w0"]
 
 
-async def test_only_signed_clients_may_connect(engine: Engine, tmp_path: Path) -> None:
+async def test_only_signed_clients_may_connect(engine: Upstream, tmp_path: Path) -> None:
     cert, key = TLS / "cert.pem", TLS / "key.pem"
     http = HttpSettings(
         http_host="localhost",

@@ -1,6 +1,5 @@
 """Pages of other origins: which may call, what a browser is told before, and what stays closed."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +14,8 @@ from kvmesh.app.router.command import RouterServer
 from kvmesh.errors import ConfigError
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
+from tests.integration.http.peers import JSON, Turn, Upstream, posts
+from tests.integration.http.peers import answer as answer_of
 from tests.integration.support.live_router import COMPLETION, MODELS, free_port, router, serving
 
 pytestmark = pytest.mark.integration
@@ -28,33 +29,15 @@ ASKING = {
 }
 
 
-class OpenEngine:
-    """An engine that lets every page read its answers, as vLLM does, and keeps what heads came."""
-
-    def __init__(self) -> None:
-        self.heads: list[str] = []
-
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-                length = head.partition("content-length: ")[2].partition("\r\n")[0]
-                await reader.readexactly(int(length or 0))
-                body = MODELS
-                if head.startswith("post"):
-                    self.heads.append(head)
-                    body = COMPLETION
-                writer.write(
-                    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-                    b"access-control-allow-origin: *\r\naccess-control-allow-credentials: true\r\n"
-                    b"content-length: %d\r\n\r\n%b" % (len(body), body)
-                )
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
+async def open_to_all(turn: Turn) -> None:
+    """Let every page read the answer, as vLLM does."""
+    body = COMPLETION if turn.head.startswith(b"POST") else MODELS
+    allowed = b"Access-Control-Allow-Origin: *", b"Access-Control-Allow-Credentials: true"
+    turn.send(answer_of(body, JSON, *allowed))
 
 
 class Door:
-    def __init__(self, client: httpx.AsyncClient, engine: OpenEngine, key: str) -> None:
+    def __init__(self, client: httpx.AsyncClient, engine: Upstream, key: str) -> None:
         self.client = client
         self.engine = engine
         self.key = key
@@ -67,22 +50,21 @@ class Door:
 @pytest.fixture
 async def door(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Door]:
     origins: tuple[str, ...] = request.param
-    engine, keys = OpenEngine(), tmp_path / "keys.toml"
+    keys = tmp_path / "keys.toml"
     key = add_key(ApiKeyOptions("ann", file=keys, role=("operate",)))
-    server = await asyncio.start_server(engine.answer, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     http = HttpSettings(http_port=free_port(), api_keys=keys, cors_origin=origins)
-    replica = RouterServer(
-        RouterSettings(
-            kv_events=False, worker=(f"w0={url}",), router_id="r0", parity_sample=0, http=http
+    async with Upstream.running(open_to_all) as engine:
+        worker = (f"w0={engine.origin}",)
+        replica = RouterServer(
+            RouterSettings(
+                kv_events=False, worker=worker, router_id="r0", parity_sample=0, http=http
+            )
         )
-    )
-    async with (
-        server,
-        serving(replica.serve, f"http://127.0.0.1:{http.http_port}") as front,
-        httpx.AsyncClient(base_url=front, timeout=60) as client,
-    ):
-        yield Door(client, engine, key)
+        async with (
+            serving(replica.serve, f"http://127.0.0.1:{http.http_port}") as front,
+            httpx.AsyncClient(base_url=front, timeout=60) as client,
+        ):
+            yield Door(client, engine, key)
 
 
 def reported(answer: httpx.Response) -> dict[str, str]:
@@ -120,8 +102,8 @@ async def test_a_page_that_may_call_asks_first_and_reads_all_answers(door: Door)
         assert reported(answer) == {"allow-origin": APP, "expose-headers": "*"}
         assert answer.headers["vary"] == "origin"
     assert (reported(plain), plain.headers["vary"]) == ({}, "origin")
-    (head,) = door.engine.heads
-    assert "\r\norigin:" not in head
+    (headers,) = posts(door.engine.turns)
+    assert "origin" not in headers
 
 
 @pytest.mark.parametrize("door", [(APP,)], indirect=True)
@@ -204,17 +186,14 @@ def test_origins_are_compared_as_browsers_write_them() -> None:
 
 @pytest.mark.parametrize("origins", [(), (APP,)])
 async def test_another_sites_page_has_no_engine_work_for_it(origins: tuple[str, ...]) -> None:
-    engine = OpenEngine()
-    server = await asyncio.start_server(engine.answer, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     text = json.dumps(BODY)
     site, kinds = "sec-fetch-site", ("text/plain", "application/x-www-form-urlencoded")
     simple = [{"origin": EVIL, "content-type": kind} for kind in kinds]
     simple += [{"content-type": kinds[0], site: "cross-site"}, {"origin": "null"}]
     http = HttpSettings(http_port=free_port(), cors_origin=origins)
     async with (
-        server,
-        router([url], bucket="b", parity_sample=0) as inner,
+        Upstream.running(open_to_all) as engine,
+        router([engine.origin], bucket="b", parity_sample=0) as inner,
         serving(
             MetaServer(MetaRouterSettings(replica=(f"b={inner}",), http=http)).serve,
             f"http://127.0.0.1:{http.http_port}",
@@ -232,7 +211,7 @@ async def test_another_sites_page_has_no_engine_work_for_it(origins: tuple[str, 
                 # A browser's connection is kept: the same head again.
                 again = await client.post("/v1/completions", content=text, headers=simple[0])
                 assert again.status_code == 403
-                assert not engine.heads
+                assert not posts(engine.turns)
         async with httpx.AsyncClient(base_url=outer, timeout=60) as client:
             page = {"origin": APP, "content-type": "text/plain", site: "cross-site"}
             allowed = [await client.post("/v1/completions", content=text, headers=page)]

@@ -10,7 +10,6 @@ from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.router.command import RouterServer
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
 
 pytestmark = pytest.mark.integration
@@ -23,10 +22,6 @@ ALL = (*PAGES, *VIEWS, "/v1/models", "/metrics")
 async def test_a_dashboard_port_takes_the_page_and_its_login_and_serves_no_inference(
     tmp_path: Path,
 ) -> None:
-    engine = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await engine.start()
     keys = tmp_path / "keys.toml"
     key = add_key(ApiKeyOptions("ann", file=keys, role=("infer", "view")))
     ports = [live_router.free_port() for _ in range(4)]
@@ -34,16 +29,19 @@ async def test_a_dashboard_port_takes_the_page_and_its_login_and_serves_no_infer
         HttpSettings(http_port=port, dashboard_port=own, api_keys=keys)
         for port, own in (ports[:2], ports[2:])
     ]
-    replica = RouterServer(
-        RouterSettings(kv_events=False, worker=(f"w0={engine.url}",), http=settings[0])
-    )
     meta = MetaServer(
         MetaRouterSettings(replica=(f"chat=http://127.0.0.1:{ports[0]}",), http=settings[1])
     )
     bearer = {"authorization": f"Bearer {key}"}
     body = {"model": "mock", "max_tokens": 1, "prompt": "hello"}
     async with (
-        live_router.serving(replica.serve, f"http://127.0.0.1:{ports[0]}"),
+        live_router.mockers() as (engine,),
+        live_router.serving(
+            RouterServer(
+                RouterSettings(kv_events=False, worker=(f"w0={engine.url}",), http=settings[0])
+            ).serve,
+            f"http://127.0.0.1:{ports[0]}",
+        ),
         live_router.serving(meta.serve, f"http://127.0.0.1:{ports[2]}"),
         httpx.AsyncClient(timeout=60, headers=bearer) as client,
         httpx.AsyncClient(timeout=60, headers={"accept": "text/html"}) as anyone,
@@ -80,4 +78,3 @@ async def test_a_dashboard_port_takes_the_page_and_its_login_and_serves_no_infer
             assert unasked.headers["content-type"] == "application/json"
             assert cookies == 1
             assert [one.status_code for one in looked] == [401, 200]
-    await engine.stop()

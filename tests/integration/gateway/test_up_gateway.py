@@ -76,8 +76,9 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
             eventually(lambda: "try:" in log.read_text() or process.poll() is not None, "up")
             assert process.poll() is None, log.read_text()
             one = Mesh(base, log)
-            eventually(lambda: knows_all(one), "the pickers know every worker")
-            yield one
+            with one.openai:
+                eventually(lambda: knows_all(one), "the pickers know every worker")
+                yield one
         finally:
             process.terminate()
             process.wait(30)

@@ -7,7 +7,7 @@ import socket
 import ssl
 import struct
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
 from kvmesh.transport.http.server.exchange import Exchange
@@ -235,6 +235,20 @@ def chunked(*pieces: bytes, kind: bytes = b"text/event-stream", end: bool = True
     return head + body + (b"0\r\n\r\n" if end else b"")
 
 
+JSON = b"Content-Type: application/json"
+
+
+def posts(turns: list["Turn"]) -> list[dict[str, str]]:
+    """Return the headers of the POSTs among them; none stands twice."""
+    found = []
+    for turn in turns:
+        first, *lines = turn.head.decode().split("\r\n")[:-2]
+        headers = {name.lower(): value for name, _, value in (one.partition(": ") for one in lines)}
+        assert len(headers) == len(lines)
+        found += [headers] if first.startswith("POST") else []
+    return found
+
+
 def living() -> Counter[str]:
     """Return how many objects of each class the collector knows."""
     return Counter(type(item).__name__ for item in gc.get_objects())
@@ -273,6 +287,18 @@ class Upstream:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.failures:
             raise self.failures[0]
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(cls, script: Script) -> AsyncIterator["Upstream"]:
+        """Serve until the block ends."""
+        made = cls()
+        made.script = script
+        await made.start()
+        try:
+            yield made
+        finally:
+            await made.close()
 
     async def _ok(self, turn: Turn) -> None:
         turn.send(answer(b""))

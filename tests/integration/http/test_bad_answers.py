@@ -167,8 +167,8 @@ async def test_whoever_answers_badly_loses_nobody_and_is_out_and_named(fault: st
             lost += await front.lost(8, at_once=8)
         row = await front.row()
         ready = (await front.client.get("/ready")).json()
-        lost += await front.lost(80, at_once=8)
-        lost += await front.lost(40, at_once=8, stream=True)
+        lost += await front.lost(24, at_once=8)
+        lost += await front.lost(24, at_once=8, stream=True)
         metrics = (await front.client.get("/metrics")).text
 
     assert len(lost) <= MOST_LOST, lost

@@ -17,7 +17,7 @@ from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.picker import GrpcSettings, PickerSettings
 from kvmesh.settings.requests import AdmissionSettings, FailureSettings
 from kvmesh.settings.roles import RouterSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import MockerOptions
 from tests.integration.kube import api_server
 from tests.integration.kube.api_server import objective, pod, pool
 from tests.integration.picker.asking import Gateway, RefusedError, chat, serve
@@ -37,9 +37,8 @@ async def picking(
     """Serve a pool of one pod by a picker; yield a gateway, a client of the picker's views, and the
     pod's address.
     """
-    mocker = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, **engine))
-    await mocker.start()
-    async with api_server.running() as (api, api_port):
+    options = MockerOptions(port=0, kv_events_port=0, replay_port=0, **engine)
+    async with live_router.engine(options) as mocker, api_server.running() as (api, api_port):
         monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig(folder, api_port)))
         port = int(mocker.url.rpartition(":")[2])
         await api.put(OBJECTIVES, objective("batch", -1))
@@ -56,7 +55,6 @@ async def picking(
                 yield gateway, client, f"127.0.0.1:{port}"
         finally:
             await gateway.close()
-            await mocker.stop()
 
 
 def picker_settings(grpc: int, http: int, admission: AdmissionSettings) -> PickerSettings:
@@ -126,14 +124,7 @@ async def has_decided(client: httpx.AsyncClient) -> bool:
 async def test_through_a_real_envoy_requests_follow_the_pods_and_models_are_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        engines = [
-            Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant"))
-            for _ in range(2)
-        ]
-        for engine in engines:
-            await engine.start()
-            stack.push_async_callback(engine.stop)
+    async with live_router.mockers(2) as engines, contextlib.AsyncExitStack() as stack:
         first, second = (int(one.url.rpartition(":")[2]) for one in engines)
         api, api_port = await stack.enter_async_context(api_server.running())
         monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig(tmp_path, api_port)))

@@ -66,7 +66,11 @@ async def test_the_fields_snippets_run_against_a_live_mesh(
     def cached() -> int:
         return indexer.find_matches_for_request(SHARED)[warm]
 
+    def loaded() -> bool:
+        return all(one.kv_total_blocks for one in metrics_aggregator.get_metrics().endpoints)
+
     await eventually(lambda: cached() == 60, what="the follower knows what the engine stored")
+    await eventually(loaded, what="the follower was told of every engine's load")
     matches = indexer.find_matches_for_request(SHARED)
     metrics = metrics_aggregator.get_metrics()
     cold = {worker: 0 for worker in ("w0", "w1", "w2", "w3") if worker != warm}

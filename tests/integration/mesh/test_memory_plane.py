@@ -23,12 +23,17 @@ from kvmesh.settings.roles import (
     RouterSettings,
     WorkerSettings,
 )
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
 from tests.doubles.memory.plane import MemoryPlane
 from tests.doubles.memory.server import MemoryServer
 from tests.integration.support.gated_engine import gated_engine
-from tests.integration.support.live_router import free_port, running, serve_from_memory, serving
+from tests.integration.support.live_router import (
+    free_port,
+    mockers,
+    running,
+    serve_from_memory,
+    serving,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -57,18 +62,13 @@ def replica(name: str, port: int) -> RouterServer:
 async def test_a_mesh_works_over_any_event_plane(
     server: MemoryServer, eventually: Eventually
 ) -> None:
-    mocker = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await mocker.start()
     ports = [free_port() for _ in range(3)]
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     replicas = [replica("r0", ports[0]), replica("r1", ports[1])]
     meta = MetaServer(MetaRouterSettings(http=HttpSettings(http_port=ports[2]), nats=NATS))
-    sidecar = Sidecar(WorkerSettings(engine_url=mocker.url, worker_id=WORKER, nats=NATS))
     asking = MemoryPlane(server, NATS.namespace)
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(mocker.stop)
+    async with mockers() as (mocker,), contextlib.AsyncExitStack() as stack:
+        sidecar = Sidecar(WorkerSettings(engine_url=mocker.url, worker_id=WORKER, nats=NATS))
         await stack.enter_async_context(running(sidecar.serve))
         for one, url in zip(replicas, urls, strict=False):
             await stack.enter_async_context(serving(one.serve, url))

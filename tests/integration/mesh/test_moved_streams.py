@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,6 +24,7 @@ from tests.conftest import Eventually
 from tests.doubles.memory.plane import MemoryPlane
 from tests.doubles.memory.server import MemoryServer
 from tests.integration.support.live_router import (
+    engine,
     free_port,
     meta_router,
     running,
@@ -29,11 +32,12 @@ from tests.integration.support.live_router import (
     serving,
 )
 from tests.integration.support.told_stream import Told, form, tell
+from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
 
 NATS = NatsSettings(namespace="memory")
-STREAMS = 40
+STREAMS = 16
 TOKENS = 300
 LEAVE_S = 10.0
 
@@ -43,15 +47,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> MemoryServer:
     return serve_from_memory(monkeypatch)
 
 
-@contextlib.asynccontextmanager
-async def mocker(slowdown: float = 1.0) -> AsyncIterator[Mocker]:
+def mocker(slowdown: float = 1.0) -> AbstractAsyncContextManager[Mocker]:
     faults = FaultOptions(slowdown=slowdown)
-    engine = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, faults=faults))
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.stop()
+    return engine(MockerOptions(port=0, kv_events_port=0, replay_port=0, faults=faults))
 
 
 async def join(stack: contextlib.AsyncExitStack, engine: Mocker, name: str) -> None:
@@ -164,6 +162,10 @@ async def test_streams_leave_a_router_that_drains(
     assert left_s < LEAVE_S
 
 
+def both_usable(status: dict[str, Any]) -> bool:
+    return [one["usable"] for one in status["replicas"]] == [True, True]
+
+
 @pytest.mark.parametrize("name", ["chat", "sampled chat"])
 async def test_a_stream_survives_kill_9_of_its_router(tmp_path: Path, name: str) -> None:
     path, body = form(name, tokens=100)
@@ -179,6 +181,7 @@ async def test_a_stream_survives_kill_9_of_its_router(tmp_path: Path, name: str)
         replicas = [f"default={one.url}" for one in routers.values()]
         front = await stack.enter_async_context(meta_router(replicas))
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=front, timeout=60))
+        await seen(client, "/v1/status", both_usable)
         async with httpx.AsyncClient(base_url=engine.url, timeout=60) as asking:
             before = await tell(asking, path, body)
 

@@ -8,36 +8,22 @@ import httpx
 import pytest
 
 from kvmesh.settings.roles import CostSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import client_of, router
+from kvmesh_lab.mocker.command import Mocker
+from tests.integration.support.live_router import client_of, mockers, router
 from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
+
+ADAPTERS = "poet", "lawyer"
 
 PROMPT = "What everybody asks about, again and again. " * 20
 
 
 async def test_requests_for_an_adapter_stay_where_it_is_held_ready() -> None:
-    engines = [
-        Mocker(
-            MockerOptions(
-                port=0,
-                kv_events_port=0,
-                replay_port=0,
-                timing_profile="instant",
-                lora_modules=("poet", "lawyer"),
-                max_loras=1,
-                lora_load_ms=50.0,
-            )
-        )
-        for _ in range(2)
-    ]
-    async with contextlib.AsyncExitStack() as stack:
-        for engine in engines:
-            await engine.start()
-            stack.push_async_callback(engine.stop)
-        url = await stack.enter_async_context(router([one.url for one in engines]))
-        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
+    async with (
+        mockers(2, lora_modules=ADAPTERS, max_loras=1, lora_load_ms=50.0) as engines,
+        client_of(router([one.url for one in engines])) as client,
+    ):
         chosen: dict[str, set[str]] = {"poet": set(), "lawyer": set()}
         for number in range(12):
             for name, workers in chosen.items():
@@ -55,24 +41,12 @@ async def test_requests_for_an_adapter_stay_where_it_is_held_ready() -> None:
 
 @contextlib.asynccontextmanager
 async def routed() -> AsyncIterator[tuple[httpx.AsyncClient, Mocker]]:
-    options = MockerOptions(
-        port=0,
-        kv_events_port=0,
-        replay_port=0,
-        timing_profile="instant",
-        lora_modules=("poet", "lawyer"),
-    )
-    engine = Mocker(options)
-    await engine.start()
-    try:
-        async with (
-            client_of(
-                router([engine.url], kv_events=True, cost=CostSettings(predict_ttl_s=0.0))
-            ) as client,
-        ):
-            yield client, engine
-    finally:
-        await engine.stop()
+    cost = CostSettings(predict_ttl_s=0.0)
+    async with (
+        mockers(lora_modules=ADAPTERS) as (engine,),
+        client_of(router([engine.url], kv_events=True, cost=cost)) as client,
+    ):
+        yield client, engine
 
 
 async def ask(client: httpx.AsyncClient, model: str, **more: str) -> tuple[int, int]:

@@ -12,8 +12,8 @@ from kvmesh.app.ops.nats.server import NatsServer
 from kvmesh.app.process.running import Stop
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.settings.roles import NatsSettings, WorkerSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import router_process
+from kvmesh_lab.mocker.command import Mocker
+from tests.integration.support.live_router import mockers, router_process
 from tests.integration.support.waiting import seen, until
 
 pytestmark = pytest.mark.integration
@@ -28,14 +28,7 @@ async def stack() -> AsyncIterator[contextlib.AsyncExitStack]:
 
 
 async def start_engines(stack: contextlib.AsyncExitStack, count: int) -> list[Mocker]:
-    mockers = [
-        Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant"))
-        for _ in range(count)
-    ]
-    for mocker in mockers:
-        await mocker.start()
-        stack.push_async_callback(mocker.stop)
-    return mockers
+    return await stack.enter_async_context(mockers(count))
 
 
 async def ask(client: httpx.AsyncClient, text: str) -> httpx.Response:

@@ -152,17 +152,20 @@ async def fill(jetstream: JetStream) -> None:
                 await jetstream.publish("ballast", bytes(size))
 
 
-@pytest.mark.parametrize("relief", ["purge", "restart"])
-async def test_a_mesh_goes_on_without_room_and_uses_it_when_there_is_some(
-    sick: SickMesh, relief: str
-) -> None:
+async def test_a_mesh_goes_on_without_room_and_uses_it_when_there_is_some(sick: SickMesh) -> None:
+    for relief in ("purge", "restart"):
+        await starve_and_relieve(sick, relief)
+
+
+async def starve_and_relieve(sick: SickMesh, relief: str) -> None:
+    before = len(sick.said())
     await fill(sick.jetstream)
     await until(sick.has_read_all, "the router reads what was stored before")
     known = await sick.blocks()
     warning = f"JetStream: writes to {META}: insufficient resources (code 10023)"
     await answer_with(sick.http, sick.mesh.router, "/ready", 200, warning)
     for number in range(5):
-        assert (await sick.ask(f"while full {number} {PROMPT}")).status_code == 200
+        assert (await sick.ask(f"{relief} {number} {PROMPT}")).status_code == 200
     assert await sick.blocks() == known
     assert "JetStream refuses" in sick.mesh.said(sick.mesh.sidecar)
 
@@ -174,5 +177,5 @@ async def test_a_mesh_goes_on_without_room_and_uses_it_when_there_is_some(
         return ready.status_code == 200 and "JetStream" not in ready.text
 
     await until(is_over, "the warning is gone")
-    about = [line for line in sick.said().splitlines() if f"writes to {META}" in line]
+    about = [line for line in sick.said()[before:].splitlines() if f"writes to {META}" in line]
     assert ["no more" in line for line in about] == [False, True], sick.said()

@@ -11,9 +11,9 @@ from kvmesh.app.router.picker_command import picker_server
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.picker import GrpcSettings, PickerSettings
 from kvmesh.settings.roles import RouterSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import MockerOptions
 from tests.integration.picker.asking import Gateway
-from tests.integration.support.live_router import free_port, serving
+from tests.integration.support.live_router import engine, free_port, serving
 
 OPTIONS = MockerOptions(port=0, kv_events_port=0, replay_port=0, speedup_ratio=50.0)
 
@@ -31,11 +31,7 @@ class LivePicker(msgspec.Struct, frozen=True):
 async def engines(count: int) -> AsyncIterator[list[str]]:
     """Run simulated engines; yield their URLs."""
     async with contextlib.AsyncExitStack() as stack:
-        made = [Mocker(OPTIONS) for _ in range(count)]
-        for one in made:
-            await one.start()
-            stack.push_async_callback(one.stop)
-        yield [one.url for one in made]
+        yield [(await stack.enter_async_context(engine(OPTIONS))).url for _ in range(count)]
 
 
 @contextlib.asynccontextmanager

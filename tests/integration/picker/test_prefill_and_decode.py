@@ -13,9 +13,10 @@ from kvmesh.app.picker.envoy_options import Address, GatewayOptions
 from kvmesh.app.picker.envoy_server import EnvoyServer
 from kvmesh.settings.features import SplitSettings
 from kvmesh.settings.roles import CostSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.picker.live_picker import LivePicker, picker
 from tests.integration.picker.pretend_sidecar import CANONICAL, PREFILLER, PretendSidecar
+from tests.integration.serve.test_disaggregation import engines
+from tests.integration.support.live_router import mockers
 from tests.integration.support.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -23,24 +24,6 @@ pytestmark = pytest.mark.integration
 PROMPT = "What everybody asks about, again and again. " * 30
 THRESHOLD = 200
 FETCH = "kvmesh/fetch/offloading/5711"
-
-
-@contextlib.asynccontextmanager
-async def engines(*roles: str) -> AsyncIterator[list[Mocker]]:
-    async with contextlib.AsyncExitStack() as stack:
-        made = []
-        for role in roles:
-            options = MockerOptions(
-                port=0,
-                kv_events_port=0,
-                replay_port=0,
-                role=role,  # type: ignore[arg-type]  # one of three
-                timing_profile="instant",
-            )
-            made.append(Mocker(options))
-            await made[-1].start()
-            stack.push_async_callback(made[-1].stop)
-        yield made
 
 
 @contextlib.asynccontextmanager
@@ -125,12 +108,7 @@ async def test_a_prefill_worker_that_is_dead_costs_an_answer_and_no_booking(tmp_
 
 
 async def test_a_worker_is_told_in_the_body_whose_cache_to_fetch_from() -> None:
-    options = MockerOptions(port=0, kv_events_port=0, replay_port=0)
-    async with contextlib.AsyncExitStack() as stack:
-        made = [Mocker(options) for _ in range(2)]
-        for one in made:
-            await one.start()
-            stack.push_async_callback(one.stop)
+    async with mockers(2) as made, contextlib.AsyncExitStack() as stack:
         workers = [f"{made[0].url},label={FETCH}", f"{made[1].url},zmq=off,label={FETCH}"]
         live = await stack.enter_async_context(picker(workers))
         body = json.dumps({"model": "mock", "prompt": PROMPT * 2, "max_tokens": 1}).encode()

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -17,9 +16,8 @@ from kvmesh.core.insight.predictions import Distrust
 from kvmesh.core.members.worker_info import Trust
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
-from tests.integration.support.live_router import running
+from tests.integration.support.live_router import free_port, mockers, running
 
 pytestmark = pytest.mark.integration
 
@@ -46,29 +44,26 @@ async def prompts_indexed(
     nats_server: NatsServer, eventually: Eventually, namespace: str
 ) -> AsyncIterator[tuple[RouterServer, Sidecar, httpx.AsyncClient]]:
     """A router, a sidecar and a client of the router, whose index has all of `PROMPTS`."""
-    nats = NatsSettings(nats_url=nats_server.url, namespace=namespace)
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    mocker = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await mocker.start()
+    nats, port = NatsSettings(nats_url=nats_server.url, namespace=namespace), free_port()
     server = router_of(nats, port)
-    sidecar = Sidecar(WorkerSettings(engine_url=mocker.url, worker_id=WORKER, nats=nats))
-    try:
+    async with mockers() as (mocker,):
+        sidecar = Sidecar(WorkerSettings(engine_url=mocker.url, worker_id=WORKER, nats=nats))
         async with (
             running(server.serve),
             running(sidecar.serve),
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
         ):
             await eventually(lambda: server.mesh.why_not() == "", what="a worker is usable")
-            for prompt in PROMPTS:
-                await complete(client, prompt)
-            await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
+            await index_all(client, server, eventually)
             yield server, sidecar, client
-    finally:
-        await mocker.stop()
+
+
+async def index_all(
+    client: httpx.AsyncClient, server: RouterServer, eventually: Eventually
+) -> None:
+    for prompt in PROMPTS:
+        await complete(client, prompt)
+    await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
 
 
 async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
@@ -89,41 +84,31 @@ async def test_an_index_that_misses_what_an_engine_reuses_is_had_anew(
 
 
 async def test_a_router_without_nats_reads_the_engines_history_anew(eventually: Eventually) -> None:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    mocker = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await mocker.start()
-    server = RouterServer(
-        RouterSettings(
-            router_id="r",
-            worker=(f"w={mocker.url}",),
-            cost=CostSettings(predict_ttl_s=0.0),
-            http=HttpSettings(http_port=port, drain_s=0.0),
+    port = free_port()
+    async with mockers() as (mocker,):
+        server = RouterServer(
+            RouterSettings(
+                router_id="r",
+                worker=(f"w={mocker.url}",),
+                cost=CostSettings(predict_ttl_s=0.0),
+                http=HttpSettings(http_port=port, drain_s=0.0),
+            )
         )
-    )
 
-    def trusted() -> bool:
-        known = server.router.heartbeats.get(WORKER) is not None
-        return known and server.scheduler.workers.info(WORKER).trust is Trust.EXACT
+        def trusted() -> bool:
+            known = server.router.heartbeats.get(WORKER) is not None
+            return known and server.scheduler.workers.info(WORKER).trust is Trust.EXACT
 
-    try:
         async with (
             running(server.serve),
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
         ):
             await eventually(trusted, what="the worker's events are followed")
-            for prompt in PROMPTS:
-                await complete(client, prompt)
-            await eventually(lambda: server.index.blocks(WORKER) == BLOCKS, what="all is indexed")
+            await index_all(client, server, eventually)
 
             server.index.clear(WORKER)
             await complete_until(client, lambda: server.index.blocks(WORKER) == BLOCKS)
             status = (await client.get("/v1/status")).json()
-    finally:
-        await mocker.stop()
 
     assert status["predictions"]["w"]["doubts"] == 1
     assert status["workers"][0]["trust"] == "exact"

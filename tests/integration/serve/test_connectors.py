@@ -12,11 +12,10 @@ from kvmesh.errors import ConfigError
 from kvmesh.settings.features import ConnectorSettings, SplitSettings
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import NatsSettings, RouterSettings, WorkerSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.conftest import Eventually
 from tests.doubles.memory.plane import MemoryPlane
 from tests.doubles.memory.server import MemoryServer
-from tests.integration.support.live_router import free_port, running, serving
+from tests.integration.support.live_router import free_port, mockers, running, serving
 
 pytestmark = pytest.mark.integration
 
@@ -46,19 +45,8 @@ async def test_a_sidecar_names_its_engines_connector_and_port(
     async with contextlib.AsyncExitStack() as stack:
         for role in ("prefill", "decode"):
             side = free_port() if role == "prefill" or connector == "p2p-nccl" else 0
-            mocker = Mocker(
-                MockerOptions(
-                    port=0,
-                    kv_events_port=0,
-                    replay_port=0,
-                    timing_profile="instant",
-                    role=role,
-                    bootstrap_port=side,
-                    kv_connector=connector,  # type: ignore[arg-type]  # one of its names
-                )
-            )
-            await mocker.start()
-            stack.push_async_callback(mocker.stop)
+            made = mockers(role=role, bootstrap_port=side, kv_connector=connector)
+            (mocker,) = await stack.enter_async_context(made)
             settings = WorkerSettings(
                 engine_url=mocker.url,
                 worker_id=role,

@@ -22,14 +22,14 @@ from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.requests import FailureSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from kvmesh.transport.http.server.exchange import Exchange
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import Mocker
 from tests.conftest import Eventually
 from tests.integration.support.failing_engine import (
     answer_status,
     answer_well,
     failing_engines,
 )
-from tests.integration.support.live_router import client_of, free_port, router, running
+from tests.integration.support.live_router import client_of, free_port, mockers, router, running
 from tests.integration.support.waiting import seen
 
 pytestmark = pytest.mark.integration
@@ -42,28 +42,18 @@ ALWAYS = SplitSettings(prefill_split="always")
 @contextlib.asynccontextmanager
 async def engines(*roles: str, **more: Any) -> AsyncIterator[list[Mocker]]:
     async with contextlib.AsyncExitStack() as stack:
-        mockers = []
+        found: list[Mocker] = []
         for role in roles:
-            kind = {"timing_profile": "instant"} | more
-            options = MockerOptions(
-                port=0,
-                kv_events_port=0,
-                replay_port=0,
-                role=role,  # type: ignore[arg-type]  # one of three
-                **kind,
-            )
-            mockers.append(Mocker(options))
-            await mockers[-1].start()
-            stack.push_async_callback(mockers[-1].stop)
-        yield mockers
+            found += await stack.enter_async_context(mockers(role=role, **more))
+        yield found
 
 
 @contextlib.asynccontextmanager
 async def routed(
-    mockers: Sequence[Mocker], *urls: str, **settings: Any
+    running_engines: Sequence[Mocker], *urls: str, **settings: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Serve a router over them, called w0, w1, …"""
-    workers = [f"{one.url},role={one.options.role}" for one in mockers] + list(urls)
+    workers = [f"{one.url},role={one.options.role}" for one in running_engines] + list(urls)
     cost = CostSettings(prefill_threshold=THRESHOLD)
     settings = {"split": ALWAYS} | settings
     async with (
@@ -268,18 +258,8 @@ async def connected(connector: str, *roles: str) -> AsyncIterator[httpx.AsyncCli
         urls = []
         for role in roles:
             port = free_port() if f"{role}-port" in way.needs else 0
-            options = MockerOptions(
-                port=0,
-                kv_events_port=0,
-                replay_port=0,
-                timing_profile="instant",
-                role=role,  # type: ignore[arg-type]  # one of three
-                bootstrap_port=port,
-                kv_connector=connector,  # type: ignore[arg-type]  # one of its names
-            )
-            mocker = Mocker(options)
-            await mocker.start()
-            stack.push_async_callback(mocker.stop)
+            made = mockers(role=role, bootstrap_port=port, kv_connector=connector)
+            (mocker,) = await stack.enter_async_context(made)
             more = f",bootstrap={port}" if port else ""
             urls.append(f"{mocker.url},role={role},connector={connector}{more}")
         # Longer than the client waits: nobody is expected.
@@ -500,21 +480,15 @@ async def test_a_prefill_worker_that_does_not_tell_who_it_is_is_done_without() -
 async def meeting(*roles: str) -> AsyncIterator[tuple[list[Mocker], httpx.AsyncClient]]:
     """Serve a router over engines that meet as SGLang's do."""
     async with contextlib.AsyncExitStack() as stack:
-        mockers, urls = [], []
+        found: list[Mocker] = []
         for role in roles:
-            options = MockerOptions(
-                port=0,
-                kv_events_port=0,
-                replay_port=0,
-                timing_profile="instant",
-                role=role,  # type: ignore[arg-type]  # one of three
-                bootstrap_port=free_port(),
-            )
-            mockers.append(Mocker(options))
-            await mockers[-1].start()
-            stack.push_async_callback(mockers[-1].stop)
-            urls.append(f"{mockers[-1].url},role={role},bootstrap={options.bootstrap_port}")
-        yield mockers, await stack.enter_async_context(routed([], *urls))
+            made = mockers(role=role, bootstrap_port=free_port())
+            found += await stack.enter_async_context(made)
+        urls = [
+            f"{one.url},role={one.options.role},bootstrap={one.options.bootstrap_port}"
+            for one in found
+        ]
+        yield found, await stack.enter_async_context(routed([], *urls))
 
 
 @pytest.mark.parametrize("stream", [False, True])

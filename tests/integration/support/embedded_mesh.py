@@ -19,7 +19,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, MetaRouterSettings, NatsSettings, RouterSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
-from tests.integration.support.live_router import ended, free_port, serving
+from tests.integration.support.live_router import ended, engine, free_port, serving
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -40,11 +40,9 @@ class EmbeddedMesh:
 
     async def add_engine(self, **options: Any) -> Mocker:
         """Start an engine."""
-        engine = Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, **options))
-        await engine.start()
-        self._stack.push_async_callback(engine.stop)
-        self.engines.append(engine)
-        return engine
+        wanted = MockerOptions(port=0, kv_events_port=0, replay_port=0, **options)
+        self.engines.append(await self._stack.enter_async_context(engine(wanted)))
+        return self.engines[-1]
 
     async def register(self, engine: Mocker) -> None:
         """Put an engine on the mesh, called w0, w1, …"""

@@ -44,7 +44,6 @@ def silent() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.unfreeze()
         logging.disable(logging.NOTSET)
         processors[:] = before
 
@@ -198,10 +197,10 @@ class Inside:
 
 @contextlib.contextmanager
 def looked_inside(behind: Inside | None = None) -> Iterator[Inside]:
-    """Look at what serves by now, and what was seen `behind` it before."""
+    """Look at what serves by now, and what was seen `behind` it before.
+
+    What was made until now is not looked at any more: in a long run each look would take 0.3 s.
+    """
     inside = Inside(behind)
     gc.freeze()
-    try:
-        yield inside
-    finally:
-        gc.unfreeze()
+    yield inside

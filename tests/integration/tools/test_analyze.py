@@ -4,13 +4,11 @@ import asyncio
 import json
 import re
 import sys
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from kvmesh.client import AsyncClient
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support import live_router
 from tests.integration.support.live_router import mockers
 
@@ -80,13 +78,10 @@ async def test_a_live_router_is_measured() -> None:
 async def test_an_ab_test_is_no_alarm(tmp_path: Path) -> None:
     trace = tmp_path / "conversations_b64.jsonl"
     trace.write_text(conversations(sessions=9, turns=6))
-    async with AsyncExitStack() as stack:
-        options = MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-        engines = [Mocker(options) for _ in range(4)]
-        for engine in engines:
-            await engine.start()
-            stack.push_async_callback(engine.stop)
-        url = await stack.enter_async_context(live_router.router([one.url for one in engines]))
+    async with (
+        live_router.mockers(4) as engines,
+        live_router.router([one.url for one in engines]) as url,
+    ):
         code, out, err = await kvmesh(
             *("replay", str(trace), "--url", url, "--compare", "round-robin,kv"),
             *("--concurrency", "4", "--no-progress", "--settle-s", "0"),

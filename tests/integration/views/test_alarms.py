@@ -16,9 +16,9 @@ import yaml
 
 from kvmesh.settings.requests import FailureSettings
 from kvmesh.settings.roles import CostSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import Mocker
 from tests.integration.support.alarm_history import ALERTS, AlarmHistory, alarm_names, promtool
-from tests.integration.support.live_router import client_of, meta_router, router
+from tests.integration.support.live_router import client_of, meta_router, mockers, router
 
 pytestmark = pytest.mark.integration
 
@@ -56,19 +56,6 @@ EXPERIMENTS = {
         others=FAILS,
     ),
 }
-
-
-@contextlib.asynccontextmanager
-async def mockers(count: int) -> AsyncIterator[list[Mocker]]:
-    options = MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    engines = [Mocker(options) for _ in range(count)]
-    for engine in engines:
-        await engine.start()
-    try:
-        yield engines
-    finally:
-        for engine in engines:
-            await engine.stop()
 
 
 async def ask(client: httpx.AsyncClient, number: int) -> None:

@@ -14,7 +14,6 @@ from kvmesh.app.router.command import RouterServer
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import DecisionSettings
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.mesh.test_mesh import RunningMesh, eventually, mesh  # noqa: F401  the fixture is used by name
 from tests.integration.picker import live_picker
 from tests.integration.picker.asking import chat, serve
@@ -78,11 +77,10 @@ async def metrics_when_counted(client: httpx.AsyncClient, requests: int) -> dict
 
 
 async def test_what_is_counted_is_what_happened() -> None:
-    engine = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await engine.start()
-    async with live_router.client_of(live_router.router([engine.url])) as client:
+    async with (
+        live_router.mockers() as (engine,),
+        live_router.client_of(live_router.router([engine.url])) as client,
+    ):
         for number in range(4):
             body = {"model": "mock", "max_tokens": 3, "prompt": PROMPT + str(number)}
             assert (await client.post("/v1/completions", json=body)).status_code == 200
@@ -91,8 +89,7 @@ async def test_what_is_counted_is_what_happened() -> None:
         metrics = await metrics_when_counted(client, 5)
         status = (await client.get("/v1/status")).json()
         (worker,) = (await client.get("/v1/overview")).json()["workers"]
-    truth = engine.ranks[0].statistics()
-    await engine.stop()
+        truth = engine.ranks[0].statistics()
 
     assert value(metrics, "kvmesh_worker_accesses_total", worker="w0", usage="told") == 4
     # The client of the stream did not ask for its usage: what it reused is not known.
@@ -184,15 +181,13 @@ async def test_every_metric_of_a_picker_is_documented() -> None:
 
 
 async def test_a_shadow_policy_is_asked_and_not_obeyed() -> None:
-    engines = [
-        Mocker(MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant"))
-        for _ in range(2)
-    ]
-    for engine in engines:
-        await engine.start()
     shadows = DecisionSettings(shadow_policy=("kv:prefill-decode:overlap_score_weight=0",))
-    urls = [engine.url for engine in engines]
-    async with live_router.client_of(live_router.router(urls, decision=shadows)) as client:
+    async with (
+        live_router.mockers(2) as engines,
+        live_router.client_of(
+            live_router.router([one.url for one in engines], decision=shadows)
+        ) as client,
+    ):
         workers = set()
         for number in range(3):
             body = {"model": "mock", "max_tokens": 1, "prompt": PROMPT + str(number)}
@@ -200,8 +195,6 @@ async def test_a_shadow_policy_is_asked_and_not_obeyed() -> None:
             workers.add(answer.headers["x-kvmesh-worker"])
         metrics = await metrics_when_counted(client, 3)
         status = (await client.get("/v1/status")).json()
-    for engine in engines:
-        await engine.stop()
 
     assert len(workers) == 1
     (report,) = status["shadow_policies"]
@@ -212,20 +205,16 @@ async def test_a_shadow_policy_is_asked_and_not_obeyed() -> None:
 
 
 async def test_an_admin_port_takes_the_admin_paths() -> None:
-    engine = Mocker(
-        MockerOptions(port=0, kv_events_port=0, replay_port=0, timing_profile="instant")
-    )
-    await engine.start()
     port, admin = live_router.free_port(), live_router.free_port()
-    server = RouterServer(
-        RouterSettings(
-            kv_events=False,
-            worker=(f"w0={engine.url}",),
-            http=HttpSettings(http_port=port, admin_port=str(admin)),
-        )
-    )
+    settings = HttpSettings(http_port=port, admin_port=str(admin))
     async with (
-        live_router.serving(server.serve, f"http://127.0.0.1:{port}") as url,
+        live_router.mockers() as (engine,),
+        live_router.serving(
+            RouterServer(
+                RouterSettings(kv_events=False, worker=(f"w0={engine.url}",), http=settings)
+            ).serve,
+            f"http://127.0.0.1:{port}",
+        ) as url,
         httpx.AsyncClient(timeout=60) as client,
     ):
         paths = ("/metrics", "/v1/status", "/admin/admission", "/ready", "/health")
@@ -236,7 +225,6 @@ async def test_an_admin_port_takes_the_admin_paths() -> None:
         shown = {
             (await client.get(base + path)).status_code for path in pages for base in (url, own)
         }
-    await engine.stop()
 
     assert shown == {200}
     assert front == [404, 404, 404, 200, 200]

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kvmesh.core.insight.scaling import ScalingOptions
 from kvmesh.settings.requests import AdmissionSettings
-from kvmesh_lab.mocker.command import Mocker, MockerOptions
+from kvmesh_lab.mocker.command import MockerOptions
 from tests.integration.support import live_router
 from tests.integration.support.waiting import until
 
@@ -57,13 +57,11 @@ def body(number: int) -> dict[str, Any]:
 
 
 async def test_load_fills_the_workers_and_the_idle_one_leaves_first() -> None:
-    engines = [Mocker(SLOW) for _ in range(2)]
-    for engine in engines:
-        await engine.start()
-    urls = [engine.url for engine in engines]
     async with (
+        live_router.engine(SLOW) as one,
+        live_router.engine(SLOW) as two,
         live_router.client_of(
-            live_router.router(urls, scaling=ScalingOptions(backlog_s=0.5))
+            live_router.router([one.url, two.url], scaling=ScalingOptions(backlog_s=0.5))
         ) as client,
     ):
         at_rest = await samples(client)
@@ -73,8 +71,6 @@ async def test_load_fills_the_workers_and_the_idle_one_leaves_first() -> None:
                 client, lambda found: found["kvmesh_saturation", "memory"] > 0.01
             )
             overview = (await client.get("/v1/overview")).json()
-    for engine in engines:
-        await engine.stop()
 
     (idle,) = {"w0", "w1"} - {busy}
     assert at_rest["kvmesh_saturation", "backlog"] == 0.0
@@ -89,10 +85,9 @@ async def test_load_fills_the_workers_and_the_idle_one_leaves_first() -> None:
 
 
 async def test_what_is_held_wants_more_workers() -> None:
-    engine = Mocker(SLOW)
-    await engine.start()
     held = AdmissionSettings(max_backlog_ms=1.0, max_wait_s=60.0)
     async with (
+        live_router.engine(SLOW) as engine,
         live_router.client_of(
             live_router.router([engine.url], admission=held, scaling=ScalingOptions(backlog_s=0.01))
         ) as client,
@@ -104,13 +99,12 @@ async def test_what_is_held_wants_more_workers() -> None:
         full = await figures_when(
             client, lambda found: found["kvmesh_wanted_workers", "held"] > 1.0
         )
-        for one in sent:
-            one.cancel()
+        for request in sent:
+            request.cancel()
         await asyncio.gather(*sent, return_exceptions=True)
         empty = await figures_when(
             client, lambda found: found["kvmesh_wanted_workers", "held"] == 0.0
         )
-    await engine.stop()
 
     assert full["kvmesh_saturation", "held"] > 1.0
     assert full["kvmesh_saturation", "backlog"] > 1.0
@@ -122,12 +116,11 @@ async def test_live_programs_fill_caches_while_they_pause() -> None:
     large = MockerOptions(
         port=0, kv_events_port=0, replay_port=0, num_gpu_blocks_override=LARGE // 16
     )
-    engines = [Mocker(large) for _ in range(2)]
-    for engine in engines:
-        await engine.start()
     prompt = LONG * 12
     async with (
-        live_router.client_of(live_router.router([engine.url for engine in engines])) as client,
+        live_router.engine(large) as one,
+        live_router.engine(large) as two,
+        live_router.client_of(live_router.router([one.url, two.url])) as client,
     ):
         sent = {"model": "mock", "prompt": prompt, "max_tokens": 4}
         headers = {"x-claude-code-session-id": "an-agent"}
@@ -136,8 +129,6 @@ async def test_live_programs_fill_caches_while_they_pause() -> None:
         paused = await figures_when(
             client, lambda found: found["kvmesh_saturation", "programs"] > share_of(len(prompt))
         )
-    for engine in engines:
-        await engine.stop()
 
     assert answer.status_code == 200
     share = share_of(len(prompt) + 4)
