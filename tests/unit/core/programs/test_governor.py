@@ -77,6 +77,7 @@ def test_a_replica_hears_what_another_placed() -> None:
 
     assert two.ask(young, 1.0) is None
     assert two.cancel("b/1")
+    assert two.table.agents[key("b")].phase == "paused"
     assert not two.cancel("b/1")
     assert two.receive(key("a"), one.updates[key("a")].record(1.0), 1.0) == ""
 
@@ -139,6 +140,7 @@ def test_a_turn_that_failed_is_taken_again_without_a_wait() -> None:
     governor.ended(turn, make_end(served=False), 1.0)
 
     assert governor.ask(make_turn("a", 500, 2), 2.0) == Grant()
+    assert governor.ask(make_turn("a", 500, 3), 2.0) == Grant(frozenset({W1})), "once"
 
 
 def test_a_tenant_beyond_its_share_makes_room_for_another() -> None:
