@@ -119,6 +119,19 @@ def test_an_ejected_member_is_asked_after_its_back_off_and_then_tried() -> None:
     assert health.retry_in_s("w0", 2.0) == 2.0
 
 
+def test_back_offs_double_to_the_longest_and_a_slow_answer_shortens_none() -> None:
+    health = Health(backoff_s=1.0, max_backoff_s=3.0)
+    backs: list[float] = []
+    for now in (0.0, 10.0, 20.0):
+        eject(health, "w0", now)
+        backs.append(health.retry_in_s("w0", now))
+        health.answered("w0", "slow", now + 0.5)
+        assert health.retry_in_s("w0", now + 0.5) == backs[-1] - 0.5
+        assert health.began("w0", now + 4.0)
+
+    assert backs == [1.0, 2.0, 3.0]
+
+
 def test_a_long_good_time_makes_the_next_back_off_the_shortest() -> None:
     health = make_health()
     for now in (0.0, 10.0):

@@ -64,6 +64,9 @@ def test_no_turn_is_held_beyond_the_bound() -> None:
     assert governor.next_s(30.9) == 31.0
     assert [name for name, _ in governor.release(31.0)] == ["b/1"]
     assert governor.statistics().late == 1
+    sibling = make_governor(SmallFleet(w1=1000))
+    assert sibling.receive(key("b"), governor.table.agents[key("b")].record(35.0), 36.0) == ""
+    assert sibling.table.agents[key("b")].late_s == 32.0
 
 
 def test_a_replica_hears_what_another_placed() -> None:
