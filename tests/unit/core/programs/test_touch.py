@@ -81,10 +81,13 @@ def test_the_end_of_a_turn_has_its_worker_looked_at_again() -> None:
 
 def test_the_more_is_written_the_sooner_an_agent_must_come_back() -> None:
     lives: list[float] = []
+
+    def chance(_agent: Agent, _now: float, life_s: float) -> float:
+        lives.append(life_s)
+        return 0.0
+
     engine = Engine()
-    engine.touches = Touches(
-        TouchOptions(), engine.table, engine.fleet, lambda *asked: lives.append(asked[2]) or 0.0
-    )
+    engine.touches = Touches(TouchOptions(), engine.table, engine.fleet, chance)
     engine.turn("waits", 30_000, 30_000, 0.0)
     engine.touches.wrote(W1, 30_000, 0.0)
     assert engine.plan(0.0) == []
