@@ -17,7 +17,7 @@ LAB    := benchmarks/lab
 # What setuptools has to say to packagers is not for those who install.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 
-.PHONY: up demo docs site test test-pure test-covering test-plain test-real test-nightly test-engines test-clients mutants check check-tests pyright native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults bench-quality mission chaos fuzz fuzz-native soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart screenshots
+.PHONY: up demo docs site test test-pure test-covering test-plain test-real test-nightly test-engines test-clients mutants planted check check-tests pyright native-check bench bench-proxy bench-cost bench-fleet bench-routers bench-faults bench-quality mission chaos fuzz fuzz-native soak next-nats config coverage format clean help audit sbom lock release publish-index publish-image publish-chart test-release test-python chart screenshots
 .DEFAULT_GOAL := help
 
 help:
@@ -211,9 +211,16 @@ $(VENV)/.mutation: $(VENV)/.dev
 	$(PIP) --editable '.[mutation]'
 	@touch $@
 
+# Without ARGS a sample of all modules: of each function the 17th fault and the 47th.
+MUTANTS_S ?= 7200
+
 mutants: $(VENV)/.mutation
-	HYPOTHESIS_PROFILE=mutants $(BIN)/mutmut run $(if $(ARGS),'$(ARGS)')
+	HYPOTHESIS_PROFILE=mutants timeout $(MUTANTS_S) $(BIN)/mutmut run '$(or $(ARGS),*__mutmut_[14]7)'
 	$(BIN)/mutmut results
+
+# The faults of benchmarks/planted/faults.toml, each in a copy of the tree: ARGS='--only core-programs --jobs 2'.
+planted: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.planted $(ARGS)
 
 native-check: $(VENV)/.dev
 	PYTHON=$(BIN)/python kvmesh/native/check.sh $(ARGS)

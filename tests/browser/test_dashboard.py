@@ -83,6 +83,13 @@ async def test_it_loads_and_shows_requests_as_they_come(
     await expect(page.locator("figure svg path.ours").first).to_be_attached()
     await expect(page.locator("#replicas")).to_contain_text("default-0")
     assert await page.title() == "kvmesh · default-0"
+    worded = await page.evaluate(
+        """import("/dashboard/parts.js").then((parts) => [
+            parts.milliseconds(9.4), parts.milliseconds(1500), parts.span(7200),
+            parts.stateOf({ state: "finished", status: 500 })[0],
+        ])"""
+    )
+    assert worded == ["9.4 ms", "1.5 s", "2.0 h", "status 500"]
 
 
 async def test_programs_show_who_runs_who_waits_and_who_pauses(

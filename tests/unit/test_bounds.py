@@ -2,7 +2,7 @@ from math import inf, nan
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvmesh import bounds
@@ -109,6 +109,7 @@ def test_nothing_else_is_a_real_number(text: str) -> None:
 
 
 @given(st.floats() | st.integers())
+@example(2**31 + 1)
 def test_what_is_clamped_is_within_the_bounds_and_else_unchanged(value: float) -> None:
     kept = clamped(value, -5, 2**31)
 

@@ -91,6 +91,23 @@ def test_what_a_bucket_says_wins_over_the_defaults_and_false_is_said_too() -> No
     assert shared["KVMESH_MAX_BODY_BYTES"] == "86400000", "no number is written with an exponent"
 
 
+def test_autoscalers_keep_one_and_let_routers_leave_slowly() -> None:
+    values: Values = {
+        "bucketDefaults": {"autoscaling": {"enabled": True, "kind": "hpa", "min": 0}},
+        "engines": {
+            "e": {"model": QWEN, "autoscaling": {"enabled": True, "kind": "hpa", "min": 0}}
+        },
+    }
+    found = named(render(values), "HorizontalPodAutoscaler")
+    behaviors = {
+        one["spec"]["scaleTargetRef"]["name"]: one["spec"]["behavior"]["scaleDown"]
+        for one in found.values()
+    }
+
+    assert {one["spec"]["minReplicas"] for one in found.values()} == {1}
+    assert {one["stabilizationWindowSeconds"] for one in behaviors.values()} == {600, 900}
+
+
 def test_pods_of_routers_follow_a_changed_setting_and_engines_keep_their_caches() -> None:
     engines = {"vllm": {"model": QWEN}}
     before, after = (

@@ -278,6 +278,8 @@ def test_compose_bounds_every_container_and_its_log() -> None:
     for name, service in COMPOSE["services"].items():
         assert {"mem_limit", "cpus", "pids_limit"} <= set(service), name
         assert set(service["logging"]["options"]) == {"max-size", "max-file"}, name
+        # Streams may end in the 30 s of --drain-s before Docker kills.
+        assert service.get("stop_grace_period", "35s") == "35s", name
 
 
 def test_compose_checks_every_process_of_ours_that_goes_on() -> None:

@@ -234,6 +234,17 @@ async def test_connections_are_used_again_the_latest_first(pools: Pool, upstream
     assert (statistics.connects, statistics.reuses) == (2, 5)
 
 
+async def test_no_more_idle_connections_are_kept_than_asked(
+    pools: Pool, upstream: Upstream, eventually: Eventually
+) -> None:
+    pools.options(UpstreamOptions(max_idle=1))
+    sinks = [pools.send(upstream.origin)[0] for _ in range(3)]
+    for sink in sinks:
+        await sink.end()
+
+    await eventually(lambda: pools.pool.statistics().open_connections == 1)
+
+
 async def test_an_idle_connection_is_closed_before_the_engine_does(
     pools: Pool, upstream: Upstream, eventually: Eventually
 ) -> None:

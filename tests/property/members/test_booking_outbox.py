@@ -219,3 +219,14 @@ def without_shares(message: bytes, shares: bytes) -> bytes:
 
 TestOutboxes = Outboxes.TestCase
 TestOutboxes.settings = settings(stateful_step_count=30)
+
+
+def test_a_message_holds_as_many_events_as_asked() -> None:
+    sequences = new_sequences(SIZE)
+    outbox = BookingOutbox(sequences, EPOCH)
+    for number in range(4):
+        sequences.add(f"r{number}", WorkerId("w"), Demand(8, 8, 8), 0.0)
+        outbox.placed(sequences.bookings[f"r{number}"])
+
+    # The first tells the worker's name, too.
+    assert [message[4] for message in outbox.take(2, 1 << 20)] == [2, 2, 1]

@@ -136,7 +136,17 @@ def test_blocks_outside_the_buffer_are_refused(start: int, width: int, count: in
 
 @pytest.mark.parametrize(
     ("first", "size", "count"),
-    [(0, 1, 9), (9, 1, 0), (-1, 1, 1), (0, 0, 1), (0, -1, 1), (0, 1, -1), (0, 2**61, 2), (8, 1, 1)],
+    [
+        (0, 1, 9),
+        (9, 1, 0),
+        (-1, 1, 1),
+        (0, 0, 1),
+        (0, -1, 1),
+        (0, 1, -1),
+        (0, 2**61, 2),
+        (8, 1, 1),
+        (0, 3, 3),
+    ],
 )
 def test_tokens_that_are_not_there_are_left_to_others(first: int, size: int, count: int) -> None:
     for given_tokens in (bytes(35), "12345678"):

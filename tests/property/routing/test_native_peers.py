@@ -29,7 +29,7 @@ from tests.property.support.replica import Replica
 
 PEERS: Final = ("a", "ü")
 MEMBERS: Final = ("w0", "w1")
-NAMES: Final = (*MEMBERS, "stranger", "w\u4e00")
+NAMES: Final = (*MEMBERS, "s" * 512, "w\u4e00")
 NUMBERS: Final = (0, 1, 2, 3, 2**32 - 1)
 PROMPTS: Final = ([*range(100, 103)], [*range(100, 148)], [*range(100, 600)], [*range(7, 40)])
 STEPS_S: Final = (0.0, 0.001, 0.3, 0.6, 4.0)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from kvmesh.actors.kernel import Effect, Send
 from kvmesh.actors.messages import Reload
-from kvmesh.actors.storage import KeyRead, ReadKey
+from kvmesh.actors.storage import Failed, KeyRead, ReadKey
 from kvmesh.actors.version_guard import LOOK_AGAIN_S, VersionGuard
 from kvmesh.actors.wishes import PendingEffects
 from kvmesh.core.index.snapshot_manifest import Manifest, SnapshotGeneration, encode_manifest
@@ -68,6 +68,19 @@ def test_what_is_read_again_is_loaded_since_nobody_else_may_know_it() -> None:
     assert early == []
     assert isinstance(late[0], Send)
     assert (late[0].to, len(late)) == ("loader", 2)
+    assert desk.guard.newer is None
+
+
+def test_a_reading_that_failed_is_tried_again_at_once() -> None:
+    desk = Desk(manifest(schema=2))
+    desk.check(0.0)
+    (wish,) = desk.guard.check(LOOK_AGAIN_S, lambda _: ())
+    assert isinstance(wish, ReadKey)
+    assert not [*desk.wishes.answer(Failed(wish.token, "away"), LOOK_AGAIN_S)]
+    desk.value = manifest()
+
+    desk.check(LOOK_AGAIN_S)
+
     assert desk.guard.newer is None
 
 

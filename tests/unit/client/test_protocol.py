@@ -41,6 +41,9 @@ def test_wishes_are_headers_and_a_stream_is_asked_for_in_the_body() -> None:
     assert call.headers["x-kvmesh-worker-id"] == "w1"
     assert call.headers["x-kvmesh-bucket"] == "chat"
     assert msgspec.json.decode(call.content) == {**CHAT, "stream": True}
+    asked = protocol.route_call(CHAT, "chat")
+    assert asked.headers["x-kvmesh-router-mode"] == "kv"
+    assert asked.headers["x-kvmesh-bucket"] == "chat"
 
 
 def test_a_key_is_a_bearer_token() -> None:

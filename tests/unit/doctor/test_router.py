@@ -1,5 +1,6 @@
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvmesh.core.engines.seen import EngineSeen, Finding, Level, ProbeSeen, SourceSeen
@@ -134,6 +135,15 @@ def test_without_a_prompt_nothing_is_compared(probe: ProbeSeen | None) -> None:
     topics = [finding.topic for finding in check_router(router(), engine)]
 
     assert topics == ["router", "worker w"]
+
+
+def test_the_engines_own_block_size_counts_where_no_event_shows_one() -> None:
+    engine = msgspec.structs.replace(ENGINE, sources=(), block_size=32)
+
+    assert (
+        "the engine's 32"
+        in {one.topic: one.text for one in wrong(router(), engine)}["router block size"]
+    )
 
 
 def test_a_worker_refused_for_its_url_is_named_with_the_remedy() -> None:

@@ -74,6 +74,15 @@ async def test_nobody_waits_for_ever(eventually: Eventually) -> None:
         assert (fleet.patience.waiting, fleet.patience.held) == (1, 2)
 
 
+async def test_a_wait_that_is_shorter_than_a_try_ends_in_time(eventually: Eventually) -> None:
+    fleet = Fleet(wait_s=0.5)
+    async with running(fleet):
+        assert fleet.hold("a")
+        fleet.now += 0.5
+
+        await eventually(lambda: fleet.went_on == ["a"])
+
+
 async def test_a_request_that_ended_meanwhile_does_not_go_on(eventually: Eventually) -> None:
     fleet = Fleet()
     other = fleet.scope("second")

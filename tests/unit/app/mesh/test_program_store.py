@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
+import structlog
 
 from kvmesh.app.mesh import program_store
 from kvmesh.app.mesh.program_store import ProgramStore
@@ -139,11 +140,13 @@ async def test_garbage_in_the_table_is_passed_over(
     table = await plane.programs("chat", 3600, 100)
     table.put("x", b"no record")
     table.put("y", b"\x93\x09\xc0\xc0")
-    one = await Shared(server, "r0").start(stack)
+    with structlog.testing.capture_logs() as logs:
+        one = await Shared(server, "r0").start(stack)
 
     one.replica.begin("a")
 
     assert one.replica.sharing.statistics().refused == 2
+    assert [log["event"] for log in logs].count("agent refused") == 1
     assert not one.knows("x")
 
 

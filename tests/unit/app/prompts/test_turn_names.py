@@ -126,6 +126,7 @@ def test_the_last_turn_may_be_said_of_any_name() -> None:
         "s", "opencode", final=True
     )
     assert names(final) is None
+    assert names({"session-id": "a" * 256}) is not None
     assert names({"x-kvmesh-program-final": "false", "x-kvmesh-program": "p"}) == of("p", "kvmesh")
 
 

@@ -78,6 +78,7 @@ async def test_a_load_is_searched_in_a_child_and_each_step_is_logged(
     eventually: Eventually,
 ) -> None:
     parts = Parts()
+    assert parts.tuner._check_s == 0.25, "the load is looked at no more often"
     with structlog.testing.capture_logs() as logs:
         task = asyncio.ensure_future(parts.tuner.run())
         parts.play()

@@ -53,6 +53,10 @@ def test_much_work_takes_no_more_than_its_share_of_the_time() -> None:
 
     assert first_s < MOST_S + 2 * SLICE_S + SHARE * MOST_S
     assert spent_s <= SHARE * (worker.now - first_s) + SLICE_S
+    worker.now += 10.0
+    began_s = worker.now
+    asyncio.run(spare.catch_up())
+    assert worker.now - began_s < MOST_S + 2 * SLICE_S + SHARE * MOST_S, "a second is saved up"
 
 
 def test_a_slice_grows_and_shrinks_with_what_it_takes() -> None:

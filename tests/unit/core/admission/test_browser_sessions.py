@@ -110,6 +110,6 @@ def test_ends_are_forgotten_when_nobody_could_use_them() -> None:
     for number in range(MOST_ENDED):
         made.end(made.begin(ANN, nonce(number), NOW), NOW)
     last = made.begin(ANN, nonce(999), late)
-    made.end(made.begin(ANN, nonce(1), late), late)
+    made.end(made.begin(ANN, nonce(1000), late), late)
 
     assert made.find(last, late) == ANN

@@ -170,6 +170,7 @@ def test_only_what_changed_is_told_in_messages_of_a_bounded_size() -> None:
     assert [ledger.updates] == [False]
     ledger.receive("r2", 1, reported(row(REST, 0, waiting=1)))
     assert len(ledger.publish_again().rows) == MAX_ROWS
+    assert Ledger(100).publish() is None
     assert Ledger(100).publish_again() == Shares(0, 0, [], beat=True)
 
 

@@ -173,3 +173,12 @@ def test_what_waits_is_refused_at_the_latest_when_it_was_told() -> None:
     queue.options = AdmissionOptions(max_wait_s=7.0)
     assert ids(queue.expire(12.0)) == ["a/4"]
     assert queue.statistics().expired == 4
+
+
+def test_the_work_before_a_newcomer_is_its_tenants_and_what_turns_give_others() -> None:
+    queue = make_queue(quantum_tokens=1000)
+    offer(queue, "a/1", "b/1", tokens=300)
+    offer(queue, "c/1", "c/2", tokens=2000)
+
+    # Of c as much as a is given until then: 300 before, its own 200 and a quantum.
+    assert queue.tokens_before(WaitingRequest("a/2", 200, "a"), 1.0) == 300 + 300 + 1500

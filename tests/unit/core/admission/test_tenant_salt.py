@@ -2,7 +2,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvmesh.core.admission.tenant_salt import TenantSalts, parse_sharing
@@ -46,6 +46,7 @@ owns = st.binary(max_size=8)
 
 
 @given(names, owns, names, owns)
+@example("ab", b"c", "a", b"bc")
 def test_two_tenants_or_two_own_salts_have_two_salts(
     one: str, own: bytes, other: str, others: bytes
 ) -> None:

@@ -107,12 +107,13 @@ def test_an_unknown_bucket_is_the_clients_mistake() -> None:
         RequestError, match="bucket 'cde' is unknown; known are chat, code"
     ) as caught:
         make_table("chat/a1", "code/b1").route(BucketRequest(bucket="cde"), 0.0)
-    assert caught.value.status == 404
+    assert (caught.value.status, caught.value.param) == (404, "bucket")
 
 
 def test_before_any_replica_was_heard_of_no_bucket_is_called_unknown() -> None:
     table = make_table()
 
+    assert not table.met_any
     with pytest.raises(NoWorkerError, match="no replica of bucket 'chat' was heard of yet"):
         table.route(BucketRequest(bucket="chat"), 0.0)
 

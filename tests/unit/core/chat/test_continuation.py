@@ -77,7 +77,7 @@ def completion(piece: str, token: int, reason: str | None = None) -> dict[str, o
                 "text": piece,
                 "logprobs": None,
                 "finish_reason": reason,
-                "stop_reason": None,
+                "stop_reason": reason and 7,
                 "prompt_token_ids": None,
                 "token_ids": [token],
             }
@@ -140,7 +140,7 @@ def test_a_chat_goes_on_as_the_engine_before_would_have() -> None:
         "choices": [],
         "usage": {
             "prompt_tokens": 5,
-            "total_tokens": 7,
+            "total_tokens": 99,
             "completion_tokens": 2,
             "prompt_tokens_details": {"cached_tokens": 4},
         },
@@ -154,7 +154,7 @@ def test_a_chat_goes_on_as_the_engine_before_would_have() -> None:
 
     assert events(splice.feed(sent)) == [
         chunk("c"),
-        chunk("d", finish_reason="stop", stop_reason=None),
+        chunk("d", finish_reason="stop", stop_reason=7),
         {
             **head,
             "choices": [],
@@ -207,7 +207,7 @@ def test_a_second_cut_goes_on_behind_all_that_came() -> None:
     assert isinstance(going, Continuation)
     assert going.tokens == ids(1, 2, 3, 4, 5, 6)
     lost = splice.seen(Kept(lost="no ids", content_bytes=1, choices=1)).kept
-    assert lost.lost == "no ids"
+    assert lost.lost == lost.followed_by(more).lost == "no ids"
     again = go_on(BODY, "chat", GREEDY, Seen(lost, OPENING))
     assert isinstance(again, Continuation)
     with pytest.raises(DivergedError, match="another text"):

@@ -56,7 +56,7 @@ def strictly(body: bytes) -> object:
         parsed = read_chat(body)
         return None if parsed is None else ChatInput.of(chat_fields(parsed.messages, parsed))
     except RequestError as error:
-        return str(error)
+        return str(error), error.param
 
 
 def read(known: KnownChats, body: bytes, domain: str) -> tuple[InferenceRequest, ChatInput] | None:
@@ -69,7 +69,7 @@ def by_parts(known: KnownChats, body: bytes, domain: str) -> object:
         found = read(known, body, domain)
         return None if found is None else found[1]
     except RequestError as error:
-        return str(error)
+        return str(error), error.param
 
 
 def chats(seed: int) -> list[bytes]:

@@ -44,6 +44,7 @@ def test_of_an_unknown_engine_nothing_unusual_is_foretold(fields: str, unforesee
 
 def test_other_apis_are_rendered_in_ways_not_known() -> None:
     assert any_form(asked(""), "messages").unforeseen == "rendering"
+    assert any_form(asked(""), "responses").unforeseen == "rendering"
     assert any_form(asked(""), "chat") == PLAIN
 
 

@@ -120,8 +120,9 @@ def test_a_message_without_text_cannot_be_continued(content: object) -> None:
 def test_a_template_that_drops_the_continued_text_is_refused(source: str) -> None:
     messages = [{"role": "assistant", "content": "long enough to be missed"}]
 
-    with pytest.raises(RequestError, match="does not print the final message"):
+    with pytest.raises(RequestError, match="does not print the final message") as caught:
         render(source, messages=messages, cut="continue")
+    assert caught.value.param == "continue_final_message"
 
 
 @pytest.mark.parametrize(

@@ -591,7 +591,8 @@ def test_a_worker_that_wants_answers_is_told_what_was_cached_of_a_prompt(*, seen
         routers.dispatch.seen(one, 1, 2.0)
         assert one.request.hashes is NO_HASHES
 
-    routers.dispatch.finished(one, Ending(SERVED, "finished", 200, USAGE), 3.0)
+    usage = Usage(prompt_tokens=512, completion_tokens=4, cached_tokens=128 + 15)
+    routers.dispatch.finished(one, Ending(SERVED, "finished", 200, usage), 3.0)
 
     [(worker, hit)] = reported
     assert (worker, list(hit.hashes), hit.cached, hit.lasted_s) == (W1, HASHES[:9], 8, 2.0)

@@ -52,6 +52,8 @@ def test_a_hit_ends_at_the_last_end_within_the_chain() -> None:
     assert index.find_hits(prompt()) == ([(6, (B,)), (5, (A,))], {A: 8})
     assert index.find_matches(prompt()) == {A: 5, B: 6}
     assert index.find_groups(prompt(17)) == [(4, (B,)), (2, (A,))]
+    index.apply(WorkerId("c"), chain(3))
+    assert index.find_groups(prompt()) == [(6, (B,)), (5, (A,)), (3, ("c",))]
 
 
 def test_an_end_that_looks_ahead_needs_the_tokens_behind_it() -> None:

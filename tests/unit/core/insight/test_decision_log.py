@@ -1,4 +1,5 @@
 import random
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -109,8 +110,9 @@ def test_a_retry_keeps_the_last_decision_and_why_it_came_to_it() -> None:
     assert (thin_now, log.statistics().candidates) == (0, 3)
 
 
-def test_so_many_decisions_a_second_are_weighed_in_full() -> None:
-    log = naive_log(whole_per_s=2)
+@pytest.mark.parametrize("make", [naive_log, DecisionLog])
+def test_so_many_decisions_a_second_are_weighed_in_full(make: Callable[..., DecisionLog]) -> None:
+    log = make(whole_per_s=2)
 
     assert [log.may_weigh_all(now) for now in (5.0, 5.1, 5.2, 6.0, 6.9, 6.95)] == [
         *(True, True, False),

@@ -108,4 +108,6 @@ def test_it_says_that_a_worker_at_rest_becomes_a_second_home() -> None:
 
     spread = "was at rest, and becomes one more home of 50 blocks that many ask for"
     assert why(moved) == spread
+    least = msgspec.structs.replace(moved, score=min(moved.scores))
+    assert spread not in why(least)
     assert why(thin(moved)) == f"costs least of 2 workers, or {spread}"

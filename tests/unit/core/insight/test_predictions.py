@@ -58,7 +58,15 @@ def test_an_index_that_is_wrong_every_time_is_doubted_after_a_dozen_answers(
     assert clock.until_doubt(kind) == PredictionOptions().least
     report = clock.predictions.report(A)
     assert (report.doubted, report.doubts, report.recent_answers) == (True, 1, 0)
+    told = report.predicted_tokens, report.cached_tokens
+    assert told == (kind[0] * PredictionOptions().least, kind[1] * PredictionOptions().least)
     assert report.over + report.under == PredictionOptions().least
+
+
+def test_a_share_of_misses_that_is_just_too_large_is_doubted() -> None:
+    clock = Clock(PredictionOptions(least=4, window=4, trust_share=0.1, distrust_share=0.5))
+
+    assert [clock.answer(*kind) for kind in (HIT, HIT, OVER, OVER)] == [False, False, False, True]
 
 
 def test_answers_that_are_no_evidence_are_counted_but_prove_nothing() -> None:

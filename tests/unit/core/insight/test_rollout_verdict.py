@@ -98,6 +98,7 @@ def test_shares_are_bounded_from_above() -> None:
     assert not is_unlikely(0, 0, 0.1)
     assert not is_unlikely(10, 100, 0.1)
     assert is_unlikely(1, 1, 0.0)
+    assert not is_unlikely(3, 3, 0.05)
     assert is_unlikely(40, 100, 0.1)
 
 

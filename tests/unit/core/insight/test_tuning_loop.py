@@ -111,7 +111,7 @@ def test_a_search_is_told_all_that_is_known() -> None:
         200.0,
         False,
     )
-    assert task.block_tokens == 128
+    assert (task.block_tokens, task.requests) == (128, LoopOptions().search_requests)
     assert 690 <= len(order.rows) < 700
 
 

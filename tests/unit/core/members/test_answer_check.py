@@ -197,6 +197,8 @@ def test_a_worker_that_names_what_it_announced_is_held_to_it() -> None:
 
     assert whole(other, check=check) == "wrong_model"
     assert first(TOKEN.replace(b'"m"', b'"other"'), check) == "wrong_model"
+    named = b'event: message_start\ndata: {"message":{"model":"other"}}\n\n'
+    assert first(named, check) == "wrong_model"
     for known in ("m", "an-adapter", "/models/M-Large.gguf", "m-large-0613", "", None):
         assert whole({**STOPPED, "model": known}, check=check) == ""
     # Of a request that names no model any may answer.
@@ -284,6 +286,7 @@ def test_a_worker_whose_streams_always_ended_so_is_held_to_it() -> None:
     for _ in range(SURE):
         assert end(TOKEN + STOP + DONE, check) == ""
 
+    assert end(TOKEN + STOP + b"data: [DONE]", check) == ""
     assert end(TOKEN + DONE, check) == "unfinished"
     assert end(TOKEN + STOP, check) == "unfinished"
 

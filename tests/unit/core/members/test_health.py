@@ -115,6 +115,21 @@ def test_an_ejected_member_is_asked_after_its_back_off_and_then_tried() -> None:
     assert not health.note("w0", UNKNOWN, 1.4, "older")
     assert health.note("w0", SERVED, 1.5, "trial")
     assert health.stage("w0") is Stage.IN
+    eject(health, "w0", 2.0)
+    assert health.retry_in_s("w0", 2.0) == 2.0
+
+
+def test_back_offs_double_to_the_longest_and_a_slow_answer_shortens_none() -> None:
+    health = Health(backoff_s=1.0, max_backoff_s=3.0)
+    backs: list[float] = []
+    for now in (0.0, 10.0, 20.0):
+        eject(health, "w0", now)
+        backs.append(health.retry_in_s("w0", now))
+        health.answered("w0", "slow", now + 0.5)
+        assert health.retry_in_s("w0", now + 0.5) == backs[-1] - 0.5
+        assert health.began("w0", now + 4.0)
+
+    assert backs == [1.0, 2.0, 3.0]
 
 
 def test_a_long_good_time_makes_the_next_back_off_the_shortest() -> None:
@@ -139,6 +154,7 @@ def test_overload_is_rest_for_as_long_as_it_asks_however_it_stands() -> None:
     assert health.note("w1", status_attempt(429, retry_after_s=3.0), 1.0, "trial")
 
     assert "w0" not in admitted(health, 2.0)
+    assert health.retry_in_s("w0", 2.0) == 2.0
     assert "w1" not in admitted(health, 2.0)
     assert health.is_left_out("w0", 2.0)
     assert health.words("w0", 2.0) == "overloaded, asked for 2.0 s of rest"

@@ -24,6 +24,7 @@ def test_a_body_that_ended_two_workers_is_refused_for_a_while() -> None:
     guard = PoisonGuard(window_s=60.0)
     end(guard, b"a", "w1", 0.0)
     end(guard, b"a", "w2", 50.0)
+    guard.died(key_of(b"a"), "w1", 50.0)
 
     assert guard.refuses(key_of(b"a"), 110.0)
     assert not guard.refuses(key_of(b"b"), 110.0)

@@ -52,6 +52,10 @@ def test_an_engine_that_stands_still_with_requests_hangs() -> None:
     assert not fleet.stalled(W, 10.0 + HANG_S)
     assert fleet.stalled(W, 10.1 + HANG_S)
     assert not fleet.stalled("unknown", 100.0)
+    unread = Fleet()
+    unread.work(W, 0, 10)
+    unread.read(W, busy(1010), 11, 12)
+    assert not unread.stalled(W, 20.0), "the last reading is of the first half"
 
 
 def test_published_events_show_progress() -> None:

@@ -50,8 +50,9 @@ def test_who_refuses_twice_is_given_up_and_who_is_slow_only_when_its_time_is_ove
     world.beat("b", 0.0)
     assert world.asked(2.1) == ["a", "b"]
 
+    world.silent.answered("a", "down", 2.1)
+    world.silent.answered("a", "unready", 2.4)
     for now in (2.1, 2.4):
-        world.silent.answered("a", "down", now)
         world.silent.answered("b", "slow", now)
 
     assert world.expire(2.4) == ["a"]

@@ -42,6 +42,7 @@ def test_a_change_shows_however_much_was_seen_before() -> None:
         left.learn("kvmesh", 10**25)
 
     assert left.expect("kvmesh", 1) > 1000.0
+    assert left.expect("kvmesh", 10_000) > 5000.0
 
 
 @given(st.lists(st.integers(0, 1 << 16), max_size=50), st.integers(0, 1 << 15))

@@ -65,6 +65,9 @@ def test_no_turn_is_held_beyond_the_bound() -> None:
     assert governor.next_s(30.9) == 31.0
     assert [name for name, _ in governor.release(31.0)] == ["b/1"]
     assert governor.statistics().late == 1
+    sibling = make_governor(SmallFleet(w1=1000))
+    assert sibling.receive(key("b"), governor.table.agents[key("b")].record(35.0), 36.0) == ""
+    assert sibling.table.agents[key("b")].late_s == 32.0
 
 
 def test_a_replica_hears_what_another_placed() -> None:
@@ -78,6 +81,7 @@ def test_a_replica_hears_what_another_placed() -> None:
 
     assert two.ask(young, 1.0) is None
     assert two.cancel("b/1")
+    assert two.table.agents[key("b")].phase == "paused"
     assert not two.cancel("b/1")
     assert two.receive(key("a"), one.updates[key("a")].record(1.0), 1.0) == ""
 
@@ -140,6 +144,7 @@ def test_a_turn_that_failed_is_taken_again_without_a_wait() -> None:
     governor.ended(turn, make_end(served=False), 1.0)
 
     assert governor.ask(make_turn("a", 500, 2), 2.0) == Grant()
+    assert governor.ask(make_turn("a", 500, 3), 2.0) == Grant(frozenset({W1})), "once"
 
 
 def test_a_tenant_beyond_its_share_makes_room_for_another() -> None:

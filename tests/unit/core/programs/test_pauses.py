@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.programs.pauses import MOST_S, PUBLISHED_S, PauseModel, PauseOptions
+from kvmesh.core.programs.pauses import MOST_S, PRIORS, PUBLISHED_S, PauseModel, PauseOptions
 from kvmesh.core.programs.turn import Client, Stop
 
 FIXTURE = Path(__file__).parents[3] / "fixtures" / "traces" / "claude_code_pauses.txt"
@@ -40,6 +40,7 @@ def test_what_was_never_seen_takes_as_long_as_was_published(stop: Stop) -> None:
     assert pause.p50_s == pytest.approx(p50_s, rel=0.1)
     assert pause.p90_s == pytest.approx(p90_s, rel=0.1)
     assert pause.samples == 0
+    assert sum(PRIORS[stop]) == pytest.approx(1.0)
 
 
 def test_the_longer_a_pause_has_lasted_the_longer_it_is_expected_to_last() -> None:

@@ -85,3 +85,6 @@ def test_the_older_keep_their_seats_and_the_youngest_yields() -> None:
     assert seats.has_room(old, W1, 1000, by_age)
     assert not seats.has_room(young, W1, 1000, by_age)
     assert seats.has_room(young, W2, 1000, by_age)
+    seats.take(make_agent("youngest", 100, began_s=3.0), inf)
+    young.tokens = 400
+    assert seats.has_room(young, W1, 1000, by_age), "what comes behind it does not count"

@@ -66,8 +66,9 @@ def test_what_is_kept_is_told_with_its_time(governor: Governor) -> None:
     )
 
     assert paused.reserved
-    assert paused.kept_s is not None
-    assert paused.kept_s > 0.0
+    seat = governor.seat_of(key("c"), 10.0)
+    assert seat is not None
+    assert paused.kept_s == seat.until_s - 10.0 > 0.0
     assert (running.reserved, running.kept_s, running.held_s) == (True, None, None)
     assert (waiting.reserved, waiting.held_s) == (False, 6.0)
     assert (paused.turns, paused.stop, paused.served_tokens, paused.since_s) == (

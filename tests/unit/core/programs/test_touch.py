@@ -67,6 +67,34 @@ def test_a_context_that_would_go_before_that_of_an_ended_program_is_touched_once
     assert engine.touches.statistics() == TouchStatistics(1, 0, 0)
 
 
+def test_the_end_of_a_turn_has_its_worker_looked_at_again() -> None:
+    engine = Engine()
+    engine.turn("waits", 30_000, 30_000, 0.0)
+    last = engine.turn("last", 10_000, 10_000, 1.0, final=True)
+    assert engine.plan(2.0) == []
+
+    end = TurnEnd(served=True, worker=W1, output_tokens=30_000, computed_tokens=0, stop="end")
+    engine.touches.ended(last, end, 3.0)
+
+    assert engine.plan(4.0) == [key("waits")]
+
+
+def test_the_more_is_written_the_sooner_an_agent_must_come_back() -> None:
+    lives: list[float] = []
+
+    def chance(_agent: Agent, _now: float, life_s: float) -> float:
+        lives.append(life_s)
+        return 0.0
+
+    engine = Engine()
+    engine.touches = Touches(TouchOptions(), engine.table, engine.fleet, chance)
+    engine.turn("waits", 30_000, 30_000, 0.0)
+    engine.touches.wrote(W1, 30_000, 0.0)
+    assert engine.plan(0.0) == []
+
+    assert lives == [C / (60_000 / 600.0)]
+
+
 def test_what_would_still_fit_behind_half_a_cache_of_others_is_left_alone() -> None:
     engine = Engine()
     engine.turn("waits", 20_000, 20_000, 0.0)

@@ -60,6 +60,8 @@ def test_of_a_key_that_comes_twice_the_last_counts() -> None:
         b'{"model":"%b"}' % (b"m" * 513),
         b'{"a":"\xff"}',
         b'{"a":"\\ud800"}',
+        b'{"a":"\\ud800\\ud800"}',
+        b'{"a":"\xf4\x90\x80\x80"}',
         b'{"n":0}',
         b'{"max_tokens":-1}',
         b'{"messages":{}}',

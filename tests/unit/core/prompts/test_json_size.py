@@ -34,3 +34,12 @@ def test_what_is_no_object_is_not_counted(body: bytes) -> None:
     size.feed(b"" if body.strip() else b"\t")
 
     assert (size.items, size.deepest) == (0, 0)
+
+
+def test_an_object_in_pieces_is_as_deep_as_its_deepest() -> None:
+    size = JsonSize()
+
+    for piece in (b'{"a": [[', b"1]], ", b'"b": 2}'):
+        size.feed(piece)
+
+    assert (size.items, size.deepest) == (5, 3)

@@ -18,12 +18,12 @@ def test_entries_come_by_time_and_those_of_one_time_in_the_order_they_were_made(
 
     for number, time_s in enumerate(steps):
         if time_s is not None:
-            agenda.enter(float(time_s), number)
+            agenda.enter(float(time_s), -number)
             naive.append((float(time_s), number))
         elif naive:
             first = min(naive)
             naive.remove(first)
-            assert agenda.take() == first
+            assert agenda.take() == (first[0], -first[1])
         assert agenda.next_s() == min((time for time, _ in naive), default=inf)
 
 

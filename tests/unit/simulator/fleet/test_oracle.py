@@ -74,6 +74,9 @@ def test_the_oracle_counts_the_decoding_and_the_step_under_way(profile: str) -> 
 
     assert busy.model.decoding
     assert Oracle().choose([busy, idle], make_request(1, [8, 9]), 1.0) == 1
+    oracle, asked = Oracle(PredictedTimeWeights(contention=0.0)), make_request(1, [8, 9])
+    soon, late = (oracle._cost(busy, asked, now, 0.0) for now in (1.001, 1.002))
+    assert soon - late == pytest.approx(1.0), "a millisecond less of the step is left"
 
 
 def test_alone_a_request_takes_its_prefill_behind_all_that_was_ever_cached() -> None:

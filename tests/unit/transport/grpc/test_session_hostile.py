@@ -82,6 +82,18 @@ def test_what_breaks_the_rules_ends_the_connection(
     assert session.take() == b""
 
 
+def test_more_data_than_the_connections_window_ends_it(make: Make) -> None:
+    limits = GrpcLimits(connection_window_bytes=65_535, stream_window_bytes=1 << 20)
+    session = make(limits)
+    session.receive(PREFACE + SETTINGS + OPEN)
+    message = b"\0" + (80_000).to_bytes(4, "big") + b"x" * 80_000
+
+    parts = [message[at : at + 16_000] for at in range(0, 80_000, 16_000)]
+    found = failure(session.receive(b"".join(frame(0, 0, 1, part) for part in parts)))
+
+    assert found == FLOW_CONTROL_ERROR
+
+
 def test_a_reset_of_a_stream_that_was_never_opened_ends_the_compiled_one() -> None:
     session = MAKERS[0](LIMITS)
     session.receive(PREFACE + SETTINGS + OPEN)

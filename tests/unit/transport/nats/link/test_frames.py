@@ -68,6 +68,17 @@ def test_messages_are_taken_whole_and_all_else_is_kept_however_bytes_come(
     asyncio.run(run())
 
 
+async def test_a_message_is_taken_with_its_last_byte() -> None:
+    world = World()
+    first, second = (1, b"a", b"", b"one", None), (2, b"b", b"", b"two", None)
+    wire = frame(first) + frame(second)
+
+    world.reader.feed_data(wire[:-1])
+    world.reader.feed_data(wire[-1:])
+
+    assert world.taken == [first, second]
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -43,6 +43,14 @@ def test_a_key_that_speaks_as_many_fills_no_more_than_its_table_and_opens_no_rep
     assert not fresh.is_new(other, SUBJECT)
 
 
+def test_the_floor_of_who_was_forgotten_does_not_fall() -> None:
+    fresh = Freshness(most_senders=1)
+    for number, time_ms in enumerate((1_000, 500, 600)):
+        fresh.take(seal(time_ms), f"kvmesh.hb.chat.w{number}", 1_000)
+
+    assert not fresh.is_new(seal(700), "kvmesh.hb.chat.w3")
+
+
 def test_a_key_that_is_trusted_no_more_is_forgotten() -> None:
     fresh = Freshness()
     for key in ("U1", "U2"):
