@@ -1,4 +1,3 @@
-import random
 from array import array
 from unittest.mock import Mock
 
@@ -9,64 +8,63 @@ from kvmesh._native import Placed
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.admission.shares import ShareRow, Shares, key_of
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, Hashes
-from kvmesh.core.index.approx import new_approx
+from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.index.block_table import Groups
-from kvmesh.core.members.loads import new_sequences
-from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.worker_info import BusyThresholds, WorkerInfo
 from kvmesh.core.programs.governor import Governor, GovernorOptions
 from kvmesh.core.programs.turn import Turn, TurnEnd
-from kvmesh.core.routing.decision import RouteRequest, RouterOptions
+from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding, Released
 from kvmesh.core.routing.program_fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.tenant_cost import MOST_RESERVED
 from kvmesh.errors import NoWorkerError
-
-W1, W2 = WorkerId("w1"), WorkerId("w2")
+from tests.unit.core.routing import scheduling
+from tests.unit.core.routing.scheduling import W1, W2, make_scheduler
 
 
 def make_binding(*workers: WorkerId, **options: object) -> tuple[LateBinding, Scheduler]:
     """Prefill is believed to take 0.05 ms a token, so 16,000 tokens are a backlog of 800 ms."""
-    membership = Membership()
-    for worker in workers:
-        membership.add(worker, 0.0)
-    scheduler = Scheduler(
-        RouterOptions(),
-        random.Random(1),
-        membership=membership,
-        sequences=new_sequences(16),
-        routed=new_approx(),
-    )
+    scheduler = make_scheduler(*workers, events=False, routed=True)
     return LateBinding(scheduler, AdmissionOptions(**options)), scheduler  # type: ignore[arg-type]  # any option
 
 
 def make_request(
     request_id: str, blocks: int = 1000, family: int = 0, **wishes: object
 ) -> RouteRequest:
-    hashes = BlockHashes.of([family * 100_000 + depth for depth in range(1, blocks + 1)], 16)
-    return RouteRequest(request_id, hashes, blocks * 16, **wishes)  # type: ignore[arg-type]  # any wish
+    return scheduling.make_request(request_id, blocks, family, **wishes)
+
+
+def waiting_binding(**options: object) -> tuple[LateBinding, Scheduler]:
+    """Return a binding whose one worker prefills r1, while r2 waits."""
+    binding, scheduler = make_binding(W1, **options)
+    assert isinstance(binding.ask(make_request("r1"), 0.0), Placed)
+    ask_held(binding, make_request("r2", family=1))
+    return binding, scheduler
 
 
 def release(binding: LateBinding, now: float) -> list[Released]:
     return binding.release(now, lambda: False)
 
 
-def test_a_request_waits_until_its_worker_can_begin_soon() -> None:
-    binding, scheduler = make_binding(W1)
-    first = binding.ask(make_request("r1"), 0.0)
+def released_ids(binding: LateBinding, now: float) -> list[str]:
+    return [one.request_id for one in release(binding, now)]
 
-    assert isinstance(first, Placed)
-    assert binding.ask(make_request("r2", family=1), 0.0) is None
-    assert len(binding) == 1
-    assert release(binding, 0.1) == []
+
+def ask_held(binding: LateBinding, *requests: RouteRequest) -> None:
+    for request in requests:
+        assert binding.ask(request, 0.0) is None
+
+
+def test_a_request_waits_until_its_worker_can_begin_soon() -> None:
+    binding, scheduler = waiting_binding()
+
+    assert (len(binding), release(binding, 0.1)) == (1, [])
     scheduler.first_token("r1", 0.8)
     (released,) = release(binding, 0.8)
     assert isinstance(released.verdict, Placed)
     assert (released.request_id, released.verdict.record.worker) == ("r2", W1)
-    assert scheduler.sequences.bookings.get("r2") is not None
-    assert len(binding) == 0
+    assert ("r2" in scheduler.sequences.bookings, len(binding)) == (True, 0)
 
 
 def test_the_worker_is_chosen_when_the_turn_comes_not_on_arrival() -> None:
@@ -84,25 +82,21 @@ def test_the_worker_is_chosen_when_the_turn_comes_not_on_arrival() -> None:
 
 
 def test_nobody_overtakes_those_that_wait_already() -> None:
-    binding, scheduler = make_binding(W1)
-    binding.ask(make_request("r1"), 0.0)
-    assert binding.ask(make_request("r2", family=1), 0.0) is None
+    binding, scheduler = waiting_binding()
 
     scheduler.first_token("r1", 0.8)
 
     assert binding.ask(make_request("r3", 1, family=2), 0.8) is None
-    assert [one.request_id for one in release(binding, 0.8)] == ["r2"]
+    assert released_ids(binding, 0.8) == ["r2"]
 
 
 def test_what_is_held_goes_when_the_bound_is_lifted() -> None:
-    binding, _ = make_binding(W1)
-    binding.ask(make_request("r1"), 0.0)
-    assert binding.ask(make_request("r2", family=1), 0.0) is None
+    binding, _ = waiting_binding()
 
     binding.change(AdmissionOptions(max_backlog_ms=0.0))
 
     assert binding.waiting
-    assert [one.request_id for one in release(binding, 0.0)] == ["r2"]
+    assert released_ids(binding, 0.0) == ["r2"]
     assert not binding.waiting
 
 
@@ -113,7 +107,7 @@ def test_busy_workers_are_waited_for() -> None:
 
     assert binding.ask(make_request("r2", family=1), 0.0) is None
     scheduler.first_token("r1", 0.8)
-    assert [one.request_id for one in release(binding, 0.8)] == ["r2"]
+    assert released_ids(binding, 0.8) == ["r2"]
 
 
 def test_what_no_worker_will_ever_take_is_not_held() -> None:
@@ -124,9 +118,7 @@ def test_what_no_worker_will_ever_take_is_not_held() -> None:
 
 
 def test_a_held_request_learns_that_its_workers_are_gone() -> None:
-    binding, scheduler = make_binding(W1)
-    binding.ask(make_request("r1"), 0.0)
-    assert binding.ask(make_request("r2", family=1), 0.0) is None
+    binding, scheduler = waiting_binding()
 
     scheduler.workers.membership.remove(W1)
     (released,) = release(binding, 0.1)
@@ -136,9 +128,7 @@ def test_a_held_request_learns_that_its_workers_are_gone() -> None:
 
 
 def test_bounds_refuse_and_say_when_to_come_again() -> None:
-    binding, _ = make_binding(W1, max_queued=1)
-    binding.ask(make_request("r1"), 0.0)
-    assert binding.ask(make_request("r2", family=1), 0.0) is None
+    binding, _ = waiting_binding(max_queued=1)
 
     refusal = binding.ask(make_request("r3", family=2), 0.0)
 
@@ -155,7 +145,7 @@ def test_the_work_of_a_request_is_what_nobody_has_cached() -> None:
 
     binding.change(AdmissionOptions(policy="wspt", max_backlog_ms=0.0))
 
-    assert [one.request_id for one in release(binding, 0.0)] == ["warm", "cold"]
+    assert released_ids(binding, 0.0) == ["warm", "cold"]
 
 
 def test_whoever_waits_too_long_or_leaves_is_forgotten() -> None:
@@ -170,15 +160,6 @@ def test_whoever_waits_too_long_or_leaves_is_forgotten() -> None:
     scheduler.first_token("r1", 1.0)
     assert release(binding, 1.0) == []
     assert binding.options.max_wait_s == 1.0
-
-
-def ask_held(binding: LateBinding, *requests: RouteRequest) -> None:
-    for request in requests:
-        assert binding.ask(request, 0.0) is None
-
-
-def released_ids(binding: LateBinding, now: float) -> list[str]:
-    return [one.request_id for one in release(binding, now)]
 
 
 def test_a_tenant_is_charged_for_what_its_worker_computes_and_generates() -> None:
@@ -431,7 +412,7 @@ def test_whoever_is_held_is_told_how_long_and_let_go_by_then() -> None:
     assert 0.0 < binding.expected_wait_s("b", 1.0) < most_s
     governor.change(GovernorOptions(max_wait_s=600.0))
     assert release(binding, 0.9 + most_s) == []
-    assert [one.request_id for one in release(binding, 1.0 + most_s)] == ["b"]
+    assert released_ids(binding, 1.0 + most_s) == ["b"]
 
 
 def test_what_is_queued_is_refused_before_its_client_gives_up() -> None:
