@@ -33,8 +33,7 @@ def test_counts_and_depths_are_those_of_the_naive_list(blocks: int) -> None:
     assert graded_count(blocks) == len(graded)
     assert [graded_depth(number) for number in range(1, len(graded) + 1)] == graded
     numbers = range(1, len(keys) + 1)
-    assert key_count(blocks) == len(keys)
-    assert [key_depth(number) for number in numbers] == keys
+    assert (key_count(blocks), [key_depth(number) for number in numbers]) == (len(keys), keys)
 
 
 @given(_BLOCKS, st.integers(0, 300))
@@ -44,8 +43,7 @@ def test_the_last_block_is_kept_where_it_is_known(known: int, more: int) -> None
 
     kept = list(grade(hashes, blocks))
 
-    depths = [depth for depth in hashes if _is_graded(depth) or depth == blocks]
-    assert kept == depths
+    assert kept == [depth for depth in hashes if _is_graded(depth) or depth == blocks]
     assert graded_length(known) == len(grade(hashes, known))
 
 

@@ -16,9 +16,6 @@ from kvmesh.core.buckets.beginnings import (
     text_keys,
 )
 
-MESSAGES = st.lists(
-    st.tuples(st.sampled_from(("user", "assistant", "tool")), st.text(max_size=9)), max_size=12
-)
 SYSTEM = ("system", "You are helpful.")
 
 
@@ -27,25 +24,6 @@ def all_keys(messages: list[tuple[str, str]], seed: int = 0) -> set[int]:
     keys = chat_keys(seed, messages)
     root = set() if keys.root is None else {keys.root.key}
     return {*keys.ends, *root}
-
-
-@given(MESSAGES, MESSAGES)
-def test_each_end_of_a_turn_is_a_key_of_its_follow_up(
-    said: list[tuple[str, str]], more: list[tuple[str, str]]
-) -> None:
-    messages = [SYSTEM, ("user", "first"), *said]
-    end = (*chat_keys(0, messages).ends, chat_keys(0, messages).root.key)[0]  # type: ignore[union-attr]
-
-    assert end in all_keys([*messages, *more])
-
-
-@given(st.lists(st.text(max_size=4), min_size=2, max_size=4))
-def test_where_a_text_ends_counts(texts: list[str]) -> None:
-    whole = chat_keys(0, [("user", "".join(texts))])
-    parted = chat_keys(0, [("user", text) for text in texts])
-
-    assert whole.root != parted.root or texts[0] == "".join(texts)
-    assert whole.root is None or whole.root.key not in parted.ends
 
 
 def test_instructions_end_with_the_last_message_of_the_head_and_the_root_with_the_first_user() -> (
@@ -90,14 +68,6 @@ def test_only_the_newest_ends_of_a_long_chat_are_keys_and_never_more_than_so_man
     assert chat_keys(0, endless) == chat_keys(0, endless[:MOST_MESSAGES])
 
 
-def test_answered_tells_a_second_turn_from_later_ones() -> None:
-    second = [("user", "Hi"), ("assistant", "a"), ("assistant", "b"), ("user", "and?")]
-
-    assert not chat_keys(0, second[:1]).answered
-    assert not chat_keys(0, second).answered
-    assert chat_keys(0, [*second, ("assistant", "c"), ("user", "so?")]).answered
-
-
 @given(st.text(alphabet=string.printable + "é\U0001f600", min_size=1), st.integers(0, 600))
 def test_depths_are_hashes_of_what_stands_before_them(unit: str, times: int) -> None:
     text = unit * times
@@ -109,10 +79,6 @@ def test_depths_are_hashes_of_what_stands_before_them(unit: str, times: int) -> 
     assert [one.key for one in found] == [
         xxhash.xxh3_64_intdigest(text[:depth].encode(), 7) for depth in reached
     ]
-
-
-def test_no_depth_is_beyond_the_last() -> None:
-    assert [one.chars for one in depth_keys(0, "x" * 40_000)] == [*DEPTHS]
 
 
 def test_texts_that_cannot_be_encoded_have_keys_too() -> None:

@@ -31,8 +31,7 @@ def test_the_adapter_unused_longest_makes_room() -> None:
     adapters.use(A, "x")
     adapters.use(A, "z")
 
-    assert adapters.held(A) == ("x", "z")
-    assert set(adapters.cold("y", (A,))) == {A}
+    assert (adapters.held(A), set(adapters.cold("y", (A,)))) == (("x", "z"), {A})
 
 
 def test_what_an_engine_tells_in_use_is_held_and_fewer_slots_hold_less() -> None:
@@ -76,8 +75,7 @@ def test_the_price_of_a_load_is_the_median_of_what_loads_took() -> None:
     adapters.load("loaded by another replica", 50.0)
     assert adapters.loaded("loaded by another replica", 10.0)
 
-    assert adapters.load_ms == 400.0
-    assert adapters.cold("y", (B,)) == {B: 400.0}
+    assert (adapters.load_ms, adapters.cold("y", (B,))) == (400.0, {B: 400.0})
 
 
 def test_a_load_counts_at_most_a_minute() -> None:

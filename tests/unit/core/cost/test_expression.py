@@ -41,8 +41,7 @@ def test_what_is_read_is_known() -> None:
     formula = Expression("own_ms * contention + max(1, max_waiting)", weights=PredictedTimeWeights)
 
     assert formula.names("c") == ("ms_per_token", "step_tokens", "uncached_tokens")
-    assert formula.names("f") == ("max_waiting",)
-    assert formula.names("w") == ("contention",)
+    assert (formula.names("f"), formula.names("w")) == (("max_waiting",), ("contention",))
 
 
 def test_a_line_has_numbers_in_place_of_names() -> None:

@@ -153,11 +153,3 @@ def test_the_line_has_the_terms_that_the_function_and_what_it_calls_read() -> No
     )
     assert own(lambda *_: 1.0).text == "f()"
     assert own(lambda *_: 1.0).line(one, NO_FLEET, NO_WEIGHTS) == "f()"
-
-
-def first(c: Candidate, f: Fleet) -> float:
-    return second(c, f) if f.max_waiting else 0.0
-
-
-def second(c: Candidate, f: Fleet) -> float:
-    return first(c, f) + c.cache_usage

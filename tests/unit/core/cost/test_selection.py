@@ -44,9 +44,7 @@ def test_a_tiny_temperature_still_gives_probabilities() -> None:
 def test_softmax_draws_in_proportion() -> None:
     rng = random.Random(3)
 
-    drawn = Counter(choose_softmax([1.0, 2.0], 1.0, rng) for _ in range(10_000))
-
-    assert 7100 < drawn[0] < 7500
+    assert 7100 < Counter(choose_softmax([1.0, 2.0], 1.0, rng) for _ in range(10_000))[0] < 7500
 
 
 def test_rounding_at_the_end_of_the_sum_takes_the_last() -> None:
@@ -54,7 +52,5 @@ def test_rounding_at_the_end_of_the_sum_takes_the_last() -> None:
 
 
 def test_turns_go_round_whoever_comes_and_goes() -> None:
-    assert next_in_turn(["a", "b", "c"], "") == "a"
-    assert next_in_turn(["a", "b", "c"], "a") == "b"
-    assert next_in_turn(["a", "c"], "b") == "c"
-    assert next_in_turn(["a", "b"], "c") == "a"
+    assert (next_in_turn(["a", "b", "c"], ""), next_in_turn(["a", "b", "c"], "a")) == ("a", "b")
+    assert (next_in_turn(["a", "c"], "b"), next_in_turn(["a", "b"], "c")) == ("c", "a")

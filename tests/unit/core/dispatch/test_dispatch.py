@@ -105,12 +105,10 @@ def test_a_request_is_chosen_booked_and_recorded_at_once() -> None:
     one = routers.decided()
 
     assert one.placed is not None
-    assert record_of(one).decision.worker == W1
-    assert routers.booked() == ["q"]
+    assert (record_of(one).decision.worker, routers.booked()) == (W1, ["q"])
     assert record_of(one) is routers.log.records.find(b"q")
     assert one.placed is not None
-    assert record_of(one).decided_s == 1.0
-    assert record_of(one).forecast == NO_FORECAST
+    assert (record_of(one).decided_s, record_of(one).forecast) == (1.0, NO_FORECAST)
     assert record_of(one).held_ms is None
     assert placed_of(one).sent_s == 1.0
 
@@ -234,8 +232,7 @@ def test_an_answer_that_proves_nothing_is_not_judged(
 
     routers.dispatch.finished(one, Ending(SERVED, "finished", 200, usage), 3.0)
 
-    assert routers.dispatch.tokens.prompt == 512
-    assert routers.dispatch.predictions.workers() == ()
+    assert (routers.dispatch.tokens.prompt, routers.dispatch.predictions.workers()) == (512, ())
 
 
 def test_what_was_not_foretold_is_counted_and_on_record_with_its_reason() -> None:
@@ -428,7 +425,8 @@ def test_an_arm_counts_the_first_token_when_it_comes_and_the_rest_at_the_end() -
     routers.dispatch.finished(one, Ending(SERVED, "finished", 200, USAGE), 1.8)
 
     tally = arm.counter.tally()
-    assert (began.requests, began.ttft.count) == (0, 1)
+    assert began.requests == 0
+    assert began.ttft.count == 1
     assert began.ttft.mean_ms() == pytest.approx(500.0)
     assert (tally.requests, tally.errors, tally.tpot.count) == (1, 0, 1)
     assert tally.tpot.mean_ms() == pytest.approx(100.0)
@@ -557,8 +555,7 @@ def test_a_turn_that_has_to_wait_is_taken_when_it_is_given() -> None:
     running = routers.phase("a")
     routers.dispatch.finished(one, Ending(SERVED, "finished", 200, None), 32.0)
 
-    assert (held, waits) == (None, True)
-    assert decided == released.verdict
+    assert (held, waits, decided) == (None, True, released.verdict)
     assert (running, routers.phase("a")) == ("running", "paused")
     assert one.placed is not None
     assert record_of(one).held_ms == 120_000.0
@@ -576,8 +573,7 @@ def test_a_turn_that_was_given_to_nobody_is_over() -> None:
     routers.dispatch.leave_turn(one, 32.0)
     routers.dispatch.leave_turn(one, 33.0)
 
-    assert routers.governor.table.agents[key("a")].running == 0
-    assert routers.phase("a") == "paused"
+    assert (routers.governor.table.agents[key("a")].running, routers.phase("a")) == (0, "paused")
 
 
 @pytest.mark.parametrize("seen", [True, False])

@@ -258,8 +258,7 @@ def test_a_session_keeps_its_worker_as_long_as_that_may_take_it() -> None:
     sessions = Sessions(SessionOptions(affinity="soft", slack_ms=0.0))
     sessions.bind("s", home, 0.0)
     dispatch.scheduler.sessions = sessions
-    moved = placed_of(ask(one, "r4", session="s"))
-    assert not moved.record.decision.kept
+    assert not placed_of(ask(one, "r4", session="s")).record.decision.kept
 
 
 def test_a_request_that_goes_at_once_is_charged_and_settled() -> None:
@@ -286,9 +285,7 @@ def test_a_request_whose_id_is_booked_already_is_charged_for_what_was_decided() 
     ask(one, tenant="acme")
     before = left(ledger)
 
-    placed = placed_of(ask(one, tenant="acme"))
-
-    assert placed.booking is None
+    assert placed_of(ask(one, tenant="acme")).booking is None
     assert left(ledger) < before
 
 
@@ -366,8 +363,7 @@ def test_few_requests_at_sessions_workers_are_kept(monkeypatch: pytest.MonkeyPat
     dispatch.scheduler.sessions = Sessions(SessionOptions(affinity="hard"))
     workers = {placed_of(ask(one, f"{n}", session=f"s{n % 9}")).record.worker for n in range(99)}
 
-    assert workers == {"v", "w"}
-    assert len(one._pinned) == 1
+    assert (workers, len(one._pinned)) == ({"v", "w"}, 1)
 
 
 def test_where_no_events_tell_nothing_is_asked_of_them() -> None:
@@ -405,8 +401,7 @@ def test_a_trial_counts_what_its_arms_served() -> None:
 
     assert placed.record.decision.arm is arms.now
     assert after.record.decision.arm is None
-    assert counter.tally().requests == 1
-    assert counter.tally().ttft.count == 1
+    assert (counter.tally().requests, counter.tally().ttft.count) == (1, 1)
 
 
 def test_a_request_with_targets_whose_booking_is_gone_is_closed() -> None:

@@ -214,9 +214,7 @@ def test_events_that_are_off_fail() -> None:
 def test_an_engine_that_cannot_list_its_publishers_needs_them_given(
     kind: str, version: str, words: str
 ) -> None:
-    seen = engine(kind=kind, version=version, lists_events=False, sources=())
-
-    finding = wrong(seen)[-1]
+    finding = wrong(engine(kind=kind, version=version, lists_events=False, sources=()))[-1]
     assert finding.level is Level.FAIL
     assert words in finding.text
     assert "--kv-events-endpoint" in finding.remedy
@@ -275,9 +273,7 @@ def test_what_a_prompt_sent_twice_shows_is_named(
 
 
 def test_without_a_model_directory_token_ids_are_not_compared() -> None:
-    topics = [one.topic for one in check_engine(engine(probe=probe(tokenizer="")))]
-
-    assert "tokenizer" not in topics
+    assert "tokenizer" not in [one.topic for one in check_engine(engine(probe=probe(tokenizer="")))]
 
 
 @pytest.mark.parametrize(

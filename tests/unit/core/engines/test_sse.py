@@ -29,8 +29,7 @@ def scan(*pieces: bytes) -> SseScanner:
 def test_error_events_of_all_dialects_are_told_from_tokens(event: bytes) -> None:
     scanner = scan(TOKEN, event)
 
-    assert scanner.errors == 1
-    assert scanner.tokens == 1
+    assert (scanner.errors, scanner.tokens) == (1, 1)
     assert scanner.error
 
 
@@ -38,8 +37,7 @@ def test_error_events_of_all_dialects_are_told_from_tokens(event: bytes) -> None
 def test_the_word_error_alone_is_no_error(data: bytes) -> None:
     scanner = scan(b"data: %b\n\n" % data)
 
-    assert scanner.errors == 0
-    assert scanner.tokens == 1
+    assert (scanner.errors, scanner.tokens) == (0, 1)
 
 
 def test_anthropic_streams_count_deltas_and_fold_usage_from_both_ends() -> None:
@@ -52,8 +50,7 @@ def test_anthropic_streams_count_deltas_and_fold_usage_from_both_ends() -> None:
         b'event: message_delta\ndata: {"type":"message_delta","usage":{"output_tokens":2}}\n\n',
     )
 
-    assert scanner.tokens == 3
-    assert scanner.usage == Usage(8, 2, 5)
+    assert (scanner.tokens, scanner.usage) == (3, Usage(8, 2, 5))
 
 
 def test_an_overlong_event_is_counted_but_not_kept() -> None:

@@ -91,9 +91,7 @@ def test_a_choice_for_another_reason_than_its_score_says_so(
 def test_of_a_large_fleet_the_chosen_and_the_best_are_shown_and_the_rest_counted(
     workers: int,
 ) -> None:
-    decision = decided([float(number) for number in range(workers)], workers - 1)
-
-    lines = decision_lines(decision)
+    lines = decision_lines(decided([float(number) for number in range(workers)], workers - 1))
 
     assert len(lines.formulas) == MOST_SHOWN
     assert lines.formulas[0].startswith(f"Formula for worker-{workers}:")

@@ -70,8 +70,7 @@ def test_the_ring_forgets_the_oldest_request() -> None:
     assert [one.request_id for one in log.records.latest(99)] == [b"r9", b"r8", b"r7"]
     assert [one.request_id for one in log.records.latest(1)] == [b"r9"]
     assert log.records.find(b"r6") is None
-    assert log.statistics().records == 3
-    assert log.statistics().decisions == 10
+    assert (log.statistics().records, log.statistics().decisions) == (3, 10)
     assert log.statistics().candidates == 3
 
 
@@ -79,9 +78,7 @@ def test_only_so_many_candidates_are_kept_and_the_chosen_always() -> None:
     log = naive_log(max_candidates=7)
     records = [enter(log, f"r{number}", decision=decide(whole=True)) for number in range(4)]
 
-    kept = [len(one.decision.candidates) for one in records]
-
-    assert kept == [1, 1, 3, 3]
+    assert [len(one.decision.candidates) for one in records] == [1, 1, 3, 3]
     assert records[0].decision == thin(decide(whole=True))
     assert records[0].decision.formula_line(records[0].decision.worker).startswith("Formula for")
     assert log.statistics().candidates == 6
@@ -98,8 +95,7 @@ def test_a_retry_keeps_the_last_decision_and_why_it_came_to_it() -> None:
     log.attempt_failed(record, "reset")
     ring_of(log).take_again(record, decide(whole=True))
 
-    assert record.attempts == 3
-    assert record.failures[0] == f"{first}: refused"
+    assert (record.attempts, record.failures[0]) == (3, f"{first}: refused")
     assert record.failures[1].endswith(": reset")
     log.went_on(record, 311, 180.4)
     worker = record.decision.worker
@@ -127,8 +123,7 @@ def test_changes_are_told_once_each_newest_state_only() -> None:
     ended(log, first, "finished", 200, None, 1.3)
 
     assert log.changed_after(0, 9) == [second, first]
-    assert log.changed_after(seen, 9) == [second, first]
-    assert log.changed_after(log.version, 9) == []
+    assert (log.changed_after(seen, 9), log.changed_after(log.version, 9)) == ([second, first], [])
     assert log.changed_after(0, 1) == [first]
 
 
@@ -169,8 +164,7 @@ def test_round_robin_would_prefill_what_it_has_not_cached() -> None:
     log.settle()
 
     second = log.seconds(2)[0]
-    assert record.round_robin_blocks == 0
-    assert second.predicted_tokens == 160
+    assert (record.round_robin_blocks, second.predicted_tokens) == (0, 160)
     assert sketch_quantile(second.round_robin_ttft, 0.5) == pytest.approx(210.0, rel=0.03)
 
 
@@ -186,8 +180,7 @@ def test_a_decision_blind_to_caches_foresees_nothing() -> None:
 
     second = log.seconds(2)[0]
     assert (second.prompt_tokens, second.foreseen_tokens, second.predicted_tokens) == (320, 0, 0)
-    assert sum(second.ttft.values()) == 2
-    assert sum(second.round_robin_ttft.values()) == 1
+    assert (sum(second.ttft.values()), sum(second.round_robin_ttft.values())) == (2, 1)
 
 
 def test_what_the_own_policy_did_is_counted_over_the_same_requests() -> None:
@@ -220,9 +213,7 @@ def test_settling_goes_on_where_its_budget_ended() -> None:
     for record in reversed(records):
         ended(log, record, "finished", 200, None, 2.0)
 
-    done = [log.settle(budget_blocks=1) for _ in range(6)]
-
-    assert done == [False] * 5 + [True]
+    assert [log.settle(budget_blocks=1) for _ in range(6)] == [False] * 5 + [True]
     assert log.seconds(2)[0].shadowed_tokens == 3 * 160
 
 
@@ -268,8 +259,7 @@ def test_a_prompt_that_nobody_tokenized_is_in_no_shadow() -> None:
 
     assert log.settle()
     assert record.round_robin_blocks is None
-    assert log.seconds(2)[0].shadowed_tokens == 0
-    assert log.prefixes.nodes() == 0
+    assert (log.seconds(2)[0].shadowed_tokens, log.prefixes.nodes()) == (0, 0)
 
 
 def test_ends_that_nobody_reads_are_dropped_and_counted() -> None:
@@ -279,8 +269,7 @@ def test_ends_that_nobody_reads_are_dropped_and_counted() -> None:
     for _ in range(MAX_ENDED + 3):
         ended(log, record, "finished", 200, None, 2.0)
 
-    assert log.statistics().dropped_ends == 3
-    assert log.seconds(2)[0].finished == MAX_ENDED + 3
+    assert (log.statistics().dropped_ends, log.seconds(2)[0].finished) == (3, MAX_ENDED + 3)
 
 
 def test_prompts_beyond_the_bound_are_left_out_of_the_shadow() -> None:

@@ -107,5 +107,4 @@ def test_it_says_that_a_worker_at_rest_becomes_a_second_home() -> None:
     )
 
     spread = "was at rest, and becomes one more home of 50 blocks that many ask for"
-    assert why(moved) == spread
-    assert why(thin(moved)) == f"costs least of 2 workers, or {spread}"
+    assert (why(moved), why(thin(moved))) == (spread, f"costs least of 2 workers, or {spread}")

@@ -33,9 +33,7 @@ def test_a_hash_made_up_behind_two_beginnings_hurts_nobody() -> None:
     for _ in range(2):
         prefixes.record((2, 7), 0, 0.0)
 
-    found = [(one.key, one.parent, one.depth) for one in hottest(prefixes)]
-
-    assert found == [(7, 0, 2), (2, 0, 1)]
+    assert [(one.key, one.parent, one.depth) for one in hottest(prefixes)] == [(7, 0, 2), (2, 0, 1)]
 
 
 def test_branches_stand_below_what_they_go_on_from() -> None:

@@ -14,8 +14,7 @@ def test_a_policy_and_its_name_lead_to_each_other() -> None:
     policy = spec.find(PUBLISHED)
 
     assert policy.cost.name == "prefill-decode"
-    assert weights_of(policy.weights)["overlap_score_weight"] == 8.0
-    assert spec_of(policy) == spec
+    assert (weights_of(policy.weights)["overlap_score_weight"], spec_of(policy)) == (8.0, spec)
     assert str(spec) == "kv:prefill-decode:overlap_score_weight=8"
 
 

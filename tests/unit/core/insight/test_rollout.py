@@ -62,13 +62,11 @@ def test_arms_take_turns_then_the_candidate_has_all_then_it_stays() -> None:
     while rollout.arms is not None:
         assert rollout.state is not None
         arms.append(rollout.state.arm_of(rollout.state.stage)[0])
-        at = 1.0 + 20.0 * len(arms)
-        play(rollout, 1, at)
+        play(rollout, 1, 1.0 + 20.0 * len(arms))
 
     state = rollout.state
     assert state is not None
-    assert "".join(arms) == "bccbbccbb" + "cccc"
-    assert (state.phase, state.whole) == ("done", 9)
+    assert ("".join(arms), state.phase, state.whole) == ("bccbbccbb" + "cccc", "done", 9)
     assert (rollout.spec, rollout.policy.cost.name) == (OTHER, "lmetric")
     assert [step.share for step in state.steps] == [0.5, 1.0, 1.0]
     assert state.steps[-1].reason.startswith("all requests against before: ")
@@ -162,8 +160,7 @@ def test_an_operator_returns_from_a_change_on_trial_and_from_one_that_is_done() 
 
     for change in (CHANGE, msgspec.structs.replace(CHANGE, at_once=True)):
         rollout.begin(change, 1.0, {})
-        assert rollout.give_up(2.0, "asked for").phase == "returned"
-        assert rollout.spec == BASE
+        assert (rollout.give_up(2.0, "asked for").phase, rollout.spec) == ("returned", BASE)
         with pytest.raises(RequestError, match="nothing to return from"):
             rollout.give_up(3.0, "asked for")
 
@@ -205,8 +202,7 @@ def test_a_formula_of_ones_own_must_be_known_to_every_replica() -> None:
         rollout.begin(change, 1.0, {"r2": knowing, "r3": PolicyUpdate(able=True)})
     rollout.begin(change, 1.0, {"r2": knowing})
 
-    assert caught.value.status == 409
-    assert rollout.updates().formulas == ("mine",)
+    assert (caught.value.status, rollout.updates().formulas) == (409, ("mine",))
 
 
 def test_a_formula_of_ones_own_that_fails_is_returned_from() -> None:
@@ -343,5 +339,4 @@ def test_the_history_is_bounded_and_a_change_has_no_more_steps_than_siblings_tak
         rollout.begin(CHANGE, 10_000.0 + number, {})
         rollout.give_up(10_000.5 + number, "asked for")
 
-    assert len(rollout.history()) == MOST_HISTORY
-    assert rollout.history()[0] == rollout.state
+    assert (len(rollout.history()), rollout.history()[0]) == (MOST_HISTORY, rollout.state)

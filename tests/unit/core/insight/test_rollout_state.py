@@ -22,8 +22,7 @@ def test_a_later_change_counts_more_and_of_one_its_return_most() -> None:
 
     for states in ([STATE, advanced, done, returned, later], [later, returned, done, advanced]):
         assert newest(states) == later
-    assert newest([done, returned, advanced]) == returned
-    assert newest([STATE, done, advanced]) == done
+    assert (newest([done, returned, advanced]), newest([STATE, done, advanced])) == (returned, done)
     assert newest([advanced, STATE]) == advanced
     assert newest([]) is None
 

@@ -84,8 +84,7 @@ def test_so_many_workers_as_are_wanted_would_be_as_full_as_they_shall_be(
     for cause, share in found.share.items():
         assert share >= 0.0
         assert math.isfinite(share)
-        wanted = found.wanted[cause]
-        assert wanted * OPTIONS.target == pytest.approx(share * found.workers)
+        assert found.wanted[cause] * OPTIONS.target == pytest.approx(share * found.workers)
 
 
 def test_the_cheapest_worker_to_lose_keeps_least_that_comes_back() -> None:
@@ -116,5 +115,4 @@ def test_every_worker_has_a_place_and_costs_never_fall(workers: list[WorkerUse])
 def test_without_any_worker_what_waits_wants_one(waiting: int, held: int, wanted: float) -> None:
     found = saturation([], OPTIONS, waiting_tokens=waiting, held_tokens=held)
 
-    assert (found.workers, found.share) == (0, {})
-    assert sum(found.wanted.values()) == wanted
+    assert (found.workers, found.share, sum(found.wanted.values())) == (0, {}, wanted)

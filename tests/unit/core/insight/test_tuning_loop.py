@@ -145,8 +145,7 @@ def test_a_trial_of_somebody_else_is_waited_for() -> None:
     world = searching()
     world.change(PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 9.0})))
 
-    assert world.check() == [EndSearch()]
-    assert world.stage() == "blocked"
+    assert (world.check(), world.stage()) == ([EndSearch()], "blocked")
     assert "is on trial, which r0 began" in world.words()
 
 
@@ -177,5 +176,4 @@ def test_a_failed_search_is_told_in_words() -> None:
 def test_of_what_began_lately_only_the_short_has_ended(lasts: float, left: int) -> None:
     rows = [TraceRow(float(n), n + lasts, 1, 1, WorkerId("w"), Traced(0, b"")) for n in range(10)]
 
-    assert len(settled(rows, 8.5)) == left
-    assert settled([], 8.5) == []
+    assert (len(settled(rows, 8.5)), settled([], 8.5)) == (left, [])

@@ -48,8 +48,7 @@ def test_who_takes_over_keeps_the_newest_of_each_worker_and_takes_another_soon()
 
     gone = schedule.adopt({**dict.fromkeys(names, 10), "idx-1-2-3-4": 10}, 0.0)
 
-    assert gone == [names[0], names[2]]
-    assert schedule.to_offer(W, 1, 0.0) == names[1]
+    assert (gone, schedule.to_offer(W, 1, 0.0)) == ([names[0], names[2]], names[1])
     assert schedule.is_due(W, 5, 0.0)
 
 
@@ -58,12 +57,9 @@ def test_what_is_kept_is_offered_some_times_to_each_incarnation() -> None:
     assert schedule.to_offer(W, 1, 0.0) == ""
     schedule.stored(W, kept(5))
 
-    assert schedule.to_offer(W, 0, 0.0) == ""
-    assert schedule.to_offer(W, 1, 0.0) == name_of(W, 7, 1)
-    assert schedule.to_offer(W, 1, 1.9) == ""
-    assert schedule.to_offer(W, 1, 2.0) == name_of(W, 7, 1)
-    assert schedule.to_offer(W, 1, 9.0) == ""
-    assert schedule.to_offer(W, 2, 9.0) == name_of(W, 7, 1)
+    assert (schedule.to_offer(W, 0, 0.0), schedule.to_offer(W, 1, 0.0)) == ("", name_of(W, 7, 1))
+    assert (schedule.to_offer(W, 1, 1.9), schedule.to_offer(W, 1, 2.0)) == ("", name_of(W, 7, 1))
+    assert (schedule.to_offer(W, 1, 9.0), schedule.to_offer(W, 2, 9.0)) == ("", name_of(W, 7, 1))
     schedule.refused(W)
     assert schedule.to_offer(W, 2, 99.0) == ""
 

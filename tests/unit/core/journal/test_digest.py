@@ -54,8 +54,7 @@ def test_a_peer_with_another_digest_at_the_same_sequence_is_found() -> None:
     history.record(Claim(5, 50, 1))
 
     assert history.compare("peer", Claim(5, 50, 1)) is None
-    assert history.compare("peer", Claim(5, 51, 1)) == Claim(5, 51, 1)
-    assert history.compared == 2
+    assert (history.compare("peer", Claim(5, 51, 1)), history.compared) == (Claim(5, 51, 1), 2)
 
 
 def test_claims_of_another_scope_or_a_forgotten_sequence_are_not_compared() -> None:
@@ -65,5 +64,4 @@ def test_claims_of_another_scope_or_a_forgotten_sequence_are_not_compared() -> N
 
     assert history.compare("peer", Claim(3, 99, 2)) is None
     assert history.compare("peer", Claim(1, 99, 1)) is None
-    assert history.compared == 0
-    assert history.compare("peer", Claim(2, 99, 1)) == Claim(2, 99, 1)
+    assert (history.compared, history.compare("peer", Claim(2, 99, 1))) == (0, Claim(2, 99, 1))

@@ -143,8 +143,7 @@ def test_live_workers_of_which_nothing_was_read_are_unknown() -> None:
 
     recovery.progress(W, Cursor(1, 5), 2.0, whole=True)
 
-    assert (unknown, gone) == ({W: 1.0}, {})
-    assert recovery.unknown(2.0) == {}
+    assert (unknown, gone, recovery.unknown(2.0)) == ({W: 1.0}, {}, {})
 
 
 def test_a_worker_that_reads_its_engines_history_is_not_exact() -> None:

@@ -55,8 +55,7 @@ def test_a_gap_keeps_the_blocks_and_takes_the_worker_out_of_the_digest() -> None
 
     assert held(made)[A] == 1
     assert before.digest
-    assert made.claim() == Claim(2, 0, 0)
-    assert made.statistics().doubted == 1
+    assert (made.claim(), made.statistics().doubted) == (Claim(2, 0, 0), 1)
 
 
 def test_a_store_that_does_not_fit_is_a_gap_until_the_worker_starts_over() -> None:
@@ -155,8 +154,7 @@ def test_a_tail_on_another_stream_begins_again() -> None:
 def test_a_record_with_impossible_numbers_makes_no_worker() -> None:
     made = replica((A, batch(0, stored(ROOT, 1))))
 
-    assert list(made.workers()) == []
-    assert made.statistics().verdicts == {"stale": 1}
+    assert (list(made.workers()), made.statistics().verdicts) == ([], {"stale": 1})
 
 
 def newer(first_seq: int, *events: Event) -> bytes:
@@ -181,8 +179,7 @@ def test_a_whole_state_in_a_format_that_is_read_ends_the_doubt() -> None:
 
     folded = made.fold(2, A, batch(7, Cleared(), stored(ROOT, 2)), 0.0)
 
-    assert folded == Folded(cleared=True, turned=True)
-    assert made.unread.formats(0.0) == {}
+    assert (folded, made.unread.formats(0.0)) == (Folded(cleared=True, turned=True), {})
     assert not made.recovery.is_distrusted(A)
     assert held(made)[A] == 1
 

@@ -14,18 +14,15 @@ def test_a_worker_is_unread_until_its_whole_state_came_in_a_format_that_is_read(
     both = unread.formats(2.0)
     unread.supersede(A)
 
-    assert met == (True, True, True)
-    assert both == {A: 3, B: 2}
-    assert unread.formats(2.0) == {B: 2}
-    assert unread.count == 3
+    assert (met, both) == ((True, True, True), {A: 3, B: 2})
+    assert (unread.formats(2.0), unread.count) == ({B: 2}, 3)
 
 
 def test_a_worker_that_does_not_come_back_is_not_minded_for_ever() -> None:
     unread = UnreadRecords(most=8)
     unread.meet(A, 2, 10.0)
 
-    assert unread.formats(10.0 + KEEP_S - 1.0) == {A: 2}
-    assert unread.formats(10.0 + KEEP_S) == {}
+    assert (unread.formats(10.0 + KEEP_S - 1.0), unread.formats(10.0 + KEEP_S)) == ({A: 2}, {})
 
 
 def test_names_of_subjects_cannot_fill_the_memory() -> None:
@@ -34,5 +31,4 @@ def test_names_of_subjects_cannot_fill_the_memory() -> None:
     met = unread.meet(A, 2, 0.0), unread.meet(B, 2, 0.0), unread.meet(A, 2, 0.0)
     unread.clear()
 
-    assert met == (True, False, True)
-    assert unread.formats(0.0) == {}
+    assert (met, unread.formats(0.0)) == ((True, False, True), {})

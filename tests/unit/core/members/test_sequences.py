@@ -104,10 +104,8 @@ def test_waiting_counts_down_as_far_as_the_oldest_prompt() -> None:
     sequences.add("r1", W1, Demand(100, 100), now=5.0)
     sequences.add("r2", W1, Demand(300, 300), now=5.0)
 
-    assert loads.wait_ms(1.0, now=5.0) == 400.0
-    assert loads.wait_ms(1.0, now=5.0625) == 337.5
-    assert loads.wait_ms(1.0, now=9.0) == 300.0
-    assert loads.wait_ms(1.0, now=1.0) == 400.0
+    assert (loads.wait_ms(1.0, now=5.0), loads.wait_ms(1.0, now=5.0625)) == (400.0, 337.5)
+    assert (loads.wait_ms(1.0, now=9.0), loads.wait_ms(1.0, now=1.0)) == (300.0, 400.0)
 
     assert loads.wait_ms(1.0, now=5.0, step_tokens=50.0) == 450.0
     assert loads.wait_ms(1.0, now=9.0, step_tokens=50.0) == 300.0
@@ -167,8 +165,7 @@ def test_output_and_first_token_are_life_signs() -> None:
     sequences.first_token("r1", now=8.0)
     assert sequences.expire(now=17.0) == []
     sequences.grow("r1", 5, now=17.0)
-    assert sequences.expire(now=26.0) == []
-    assert sequences.expire(now=27.0) == []
+    assert (sequences.expire(now=26.0), sequences.expire(now=27.0)) == ([], [])
     assert [one.request_id for one in sequences.expire(now=28.0)] == ["r1"]
 
 
@@ -209,10 +206,8 @@ def test_after_another_block_size_everything_still_ends_at_nothing() -> None:
     sequences.finish("old")
     sequences.finish("new")
 
-    assert resized == (0, 7, 100)
-    assert grown == 7 + 3 + 2
-    left = (loads.active_requests, loads.active_blocks, loads.expected_blocks)
-    assert left == (0, 0, 0)
+    assert (resized, grown) == ((0, 7, 100), 7 + 3 + 2)
+    assert (loads.active_requests, loads.active_blocks, loads.expected_blocks) == (0, 0, 0)
     assert (loads.prompt_tokens, loads.prefill_tokens) == (0, 0)
 
 

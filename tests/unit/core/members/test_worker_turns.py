@@ -47,9 +47,7 @@ def test_one_replica_goes_round_strictly_in_an_order_of_its_own() -> None:
     found = [replica.take() for _ in range(12)]
     named = [other.take() for _ in range(12)]
 
-    assert found == [*NAMES] * 3
-    assert named == named[:4] * 3
-    assert sorted(named[:4]) == [*NAMES]
+    assert (found, named, sorted(named[:4])) == ([*NAMES] * 3, named[:4] * 3, [*NAMES])
     assert len({Replica(f"r{number}").take() for number in range(50)}) == 4
 
 

@@ -35,8 +35,7 @@ def test_a_newcomer_takes_the_place_of_one_that_pauses() -> None:
 
     take(governor, "b", 100, 2.0)
 
-    assert list(governor.table.agents) == [key("b")]
-    assert governor.statistics().reserved_tokens == 100
+    assert (list(governor.table.agents), governor.statistics().reserved_tokens) == ([key("b")], 100)
 
 
 def test_a_worker_that_leaves_takes_its_reservations_along() -> None:
@@ -84,17 +83,6 @@ def test_a_pause_is_expected_while_it_lasts() -> None:
     expected = governor.expect(agent, 1.0)
     assert expected is not None
     assert expected.p50_s < expected.p90_s
-
-
-def test_a_governor_that_is_not_shared_keeps_no_news() -> None:
-    governor = make_governor(SmallFleet(w1=1000))
-    governor.shared = False
-
-    turn = take(governor, "a", 700, 0.0)
-    governor.ended(turn, make_end(), 1.0)
-
-    assert governor.updates == {}
-    assert governor.table.find(turn.agent) is not None
 
 
 def test_pauses_are_learned_whether_somebody_asks_or_many_have_come() -> None:

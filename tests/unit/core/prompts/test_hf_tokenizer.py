@@ -213,8 +213,7 @@ def test_a_chat_seen_in_one_domain_is_rendered_and_tokenised_anew_in_another() -
         for domain in ("", "ann", "ann", "")
     }
 
-    assert (len(packed), calls) == (1, 3)
-    assert (len(texts), characters.calls - calls) == (1, 2)
+    assert (len(packed), calls, len(texts), characters.calls - calls) == (1, 3, 1, 2)
 
 
 def test_a_backend_that_sets_no_bound_tokenises_any_text_at_once() -> None:
@@ -236,15 +235,12 @@ def of(*contents: object, **fields: object) -> ChatInput:
 
 def test_a_chat_of_text_parts_is_packed_from_the_text_they_amount_to() -> None:
     template = "{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}"
-    characters = Characters()
-    tokenizer = make(characters, {"default": template})
+    tokenizer = make(Characters(), {"default": template})
     tokenizer.encode_chat(of("learn", "it"))
 
     found = tokenizer.encode_chat(of(parts("Hi, ", "you"), "there"))
 
-    again = make(Characters(), {"default": template})
-    joined = again.encode_chat(of("Hi, \nyou", "there"))
-    assert found == joined
+    assert found == make(Characters(), {"default": template}).encode_chat(of("Hi, \nyou", "there"))
 
 
 def test_parts_that_are_no_texts_are_rendered() -> None:

@@ -50,8 +50,7 @@ def test_texts_stand_where_the_form_has_them(packer: TextPacker, encoder: Encode
 
     assert packer.pack(chat("\n be \u00fc \n", "a <d")) == "[S be \u00fcs|Ua <d".encode()
 
-    assert encoder.asked == [["S be \u00fcs", "Uhi"], ["Uho"], ["Ua <d"]]
-    assert packer.packed == 4
+    assert (encoder.asked, packer.packed) == ([["S be \u00fcs", "Uhi"], ["Uho"], ["Ua <d"]], 4)
 
 
 @pytest.mark.parametrize(

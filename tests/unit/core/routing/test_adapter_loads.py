@@ -41,8 +41,7 @@ def test_an_idle_worker_that_holds_the_adapter_is_chosen(cost: str) -> None:
     decisions = [scheduler.explain(make_request("a", adapter="poet"), 0.0)]
     decisions.append(schedule(scheduler, "b", "poet"))
 
-    assert [one.worker for one in decisions] == [W2, W2]
-    assert decisions[1].chosen.adapter_ms == 0.0
+    assert ([one.worker for one in decisions], decisions[1].chosen.adapter_ms) == ([W2, W2], 0.0)
 
 
 def test_the_line_and_the_score_say_what_a_load_costs() -> None:
@@ -60,18 +59,6 @@ def test_the_line_and_the_score_say_what_a_load_costs() -> None:
     assert cold.uncached_tokens - held.uncached_tokens == load_tokens(100.0, cold.ms_per_token)
     assert "(of it 100 ms to load the adapter)" in decision.formula_line(W2)
     assert "adapter" not in decision.formula_line(W1)
-
-
-def test_a_long_cached_prefix_is_worth_a_load() -> None:
-    scheduler = make_scheduler(W1, W2)
-    reported(scheduler, W1, "poet")
-    reported(scheduler, W2)
-    store(scheduler, W2, 4000)
-
-    decision = decide(scheduler, make_request("r", blocks=4000, adapter="poet"))
-
-    assert decision.worker == W2
-    assert decision.chosen.adapter_ms == DEFAULT_LOAD_MS
 
 
 def test_what_was_sent_is_held_and_pushes_out_what_was_unused_longest() -> None:
@@ -94,8 +81,7 @@ def test_first_tokens_teach_how_long_a_load_takes_and_not_how_fast_the_worker_is
 
     for number in range(9):
         now = 100.0 * number
-        decision = schedule(scheduler, f"r{number}", f"adapter {number}", now)
-        chosen = decision.chosen
+        chosen = schedule(scheduler, f"r{number}", f"adapter {number}", now).chosen
         load = load_tokens(chosen.adapter_ms, chosen.ms_per_token)
         usual_ms = chosen.ms_per_token * (chosen.uncached_tokens - load + chosen.step_tokens)
         scheduler.first_token(f"r{number}", now + (usual_ms + 750.0) / 1000.0)
@@ -103,19 +89,6 @@ def test_first_tokens_teach_how_long_a_load_takes_and_not_how_fast_the_worker_is
 
     assert scheduler.workers.adapters.load_ms == pytest.approx(750.0)
     assert scheduler.speeds.ms_per_token(W1) == before
-
-
-def test_a_load_behind_other_prefills_teaches_nothing() -> None:
-    scheduler = make_scheduler(W1)
-    reported(scheduler, W1)
-    schedule(scheduler, "a", "x")
-    schedule(scheduler, "bb", "y")
-
-    scheduler.first_token("a", 1.0)
-    before = scheduler.workers.adapters.load_ms
-    scheduler.first_token("bb", 9.0)
-
-    assert scheduler.workers.adapters.load_ms == before
 
 
 def test_what_is_booked_is_what_of_the_prompt_is_not_cached() -> None:

@@ -51,9 +51,7 @@ def test_the_family_longest_unseen_is_forgotten() -> None:
     for family in (1, 2, 1, 3):
         learn(lengths, prompt(family), 10)
 
-    known = [forecast(lengths, prompt(family)).family_tokens for family in (1, 2, 3)]
-
-    assert known == [64, 0, 64]
+    assert [forecast(lengths, prompt(family)).family_tokens for family in (1, 2, 3)] == [64, 0, 64]
 
 
 def test_another_block_size_finds_families_by_its_own_blocks() -> None:
@@ -63,6 +61,5 @@ def test_another_block_size_finds_families_by_its_own_blocks() -> None:
     lengths.resize(32)
     families, foreseen = lengths.forecast(BlockHashes.of([1, 2, 3, 4, 5, 6, 7, 8], 32))
 
-    assert families == ((64, 2), (256, 8))
-    assert (foreseen.samples, foreseen.family_tokens) == (1, 0)
+    assert (families, foreseen.samples, foreseen.family_tokens) == (((64, 2), (256, 8)), 1, 0)
     assert lengths.statistics().families == 0

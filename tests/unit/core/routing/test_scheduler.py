@@ -409,8 +409,7 @@ def test_a_late_prompt_that_was_not_served_is_never_believed() -> None:
     scheduler.finish("waits", 0.1, CUT)
     scheduler.first_token("runs", 0.2)
 
-    assert overlap_at(scheduler, 2, 0.2) == 0
-    assert scheduler.late.waiting == {}
+    assert (overlap_at(scheduler, 2, 0.2), scheduler.late.waiting) == (0, {})
 
 
 def test_an_assumed_first_token_begins_late_prompts_and_teaches_no_speed() -> None:
@@ -419,8 +418,7 @@ def test_an_assumed_first_token_begins_late_prompts_and_teaches_no_speed() -> No
 
     scheduler.assume_first_token("runs", 9.0)
 
-    assert overlap_at(scheduler, 2, 9.0) == 10
-    assert scheduler.speeds.ms_per_token(W1) == usual
+    assert (overlap_at(scheduler, 2, 9.0), scheduler.speeds.ms_per_token(W1)) == (10, usual)
 
 
 def test_a_removed_worker_is_gone_everywhere() -> None:
@@ -464,8 +462,7 @@ def test_replicas_send_a_hot_prefix_to_the_same_next_worker_when_its_homes_are_o
 
     for family in range(1, 31):
         homes = find_homes(family, seed=1)
-        assert sorted(homes) == NAMES
-        assert homes == find_homes(family, seed=2)
+        assert (sorted(homes), homes) == (NAMES, find_homes(family, seed=2))
         orders.add(tuple(homes))
 
     assert len(orders) > 10
@@ -481,8 +478,7 @@ def test_no_number_that_a_client_or_an_engine_may_claim_is_too_large() -> None:
     decision = decide(scheduler, make_request("r1", expected_output_tokens=beyond))
     scheduler.finish("r1", 1.0)
 
-    assert decision.worker == W2
-    assert scheduler.sequences.loads(W1).active_requests == MOST_TOKENS
+    assert (decision.worker, scheduler.sequences.loads(W1).active_requests) == (W2, MOST_TOKENS)
     assert scheduler.sequences.loads(W2).expected_blocks == 0
 
 
@@ -494,8 +490,7 @@ def test_a_prompt_that_was_not_served_is_not_believed_cached(attempt: Attempt) -
 
     scheduler.finish("r1", 0.1, attempt)
 
-    assert overlap_at(scheduler, 0, 0.2) == 3
-    assert scheduler.speeds.residence_ms(W1) == 0.0
+    assert (overlap_at(scheduler, 0, 0.2), scheduler.speeds.residence_ms(W1)) == (3, 0.0)
 
 
 def test_a_prompt_is_believed_cached_from_its_service_on() -> None:

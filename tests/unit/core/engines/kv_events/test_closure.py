@@ -22,8 +22,7 @@ def test_an_evicted_inner_block_takes_its_descendants_along_deepest_first() -> N
     closure = Closure()
     closure.hold(ROOT, [1, 2, 3])
 
-    assert closure.drop([1]) == [removed(3, 2, 1)]
-    assert len(closure) == 0
+    assert (closure.drop([1]), len(closure)) == ([removed(3, 2, 1)], 0)
 
 
 def test_the_oldest_hidden_blocks_are_forgotten_when_there_are_too_many() -> None:
@@ -31,8 +30,7 @@ def test_the_oldest_hidden_blocks_are_forgotten_when_there_are_too_many() -> Non
     for orphan in (10, 20, 30):
         closure.hold(orphan - 1, [orphan])
 
-    assert closure.statistics().forgotten == 1
-    assert closure.hold(ROOT, [9]) == [stored(ROOT, 9)]
+    assert (closure.statistics().forgotten, closure.hold(ROOT, [9])) == (1, [stored(ROOT, 9)])
     assert closure.hold(ROOT, [19]) == [stored(ROOT, 19, 20)]
     closure.hold(39, [40])
     closure.hold(49, [50])

@@ -160,8 +160,7 @@ def test_images_stay_opaque_and_tell_blocks_apart() -> None:
 
 
 def test_extra_keys_that_are_not_one_a_block_tell_all_blocks_apart() -> None:
-    assert len(set(store(extra_keys=["digest"]).extras)) == 1
-    assert store(extra_keys=[]).extras == ()
+    assert (len(set(store(extra_keys=["digest"]).extras)), store(extra_keys=[]).extras) == (1, ())
 
 
 def test_multimodal_keys_of_tensorrt_are_opaque_extras() -> None:
@@ -296,9 +295,7 @@ def test_whatever_an_event_makes_its_reader_raise_is_an_odd_event(
         raise error("odd")
 
     monkeypatch.setattr("kvmesh.core.engines.kv_events.dialect._stored", fail)
-    batch = decode_engine_batch(msgspec.msgpack.encode([0.0, [["BlockStored"]], 0]))
-
-    assert batch.odd == ("odd",)
+    assert decode_engine_batch(msgspec.msgpack.encode([0.0, [["BlockStored"]], 0])).odd == ("odd",)
 
 
 def test_groups_may_leave_blocks_out_and_tell_of_tokens_behind_them() -> None:

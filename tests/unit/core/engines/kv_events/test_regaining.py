@@ -93,8 +93,7 @@ def test_opaque_extras_count_where_they_stand() -> None:
     one = Regaining(EngineCache(2))
     one.lose()
     one.take(batch(store(2, parent=11, extra_keys=[[7], None])), 1.0)
-    extra = one._runs[0].event.extras[0]
-    seed = extend_hash(HASHES[1], extra)
+    seed = extend_hash(HASHES[1], one._runs[0].event.extras[0])
     behind = sequence_hashes(TOKENS[4:8], 2, seed)
 
     one.served(CacheHit([*HASHES[:2], *behind], 2, 0.1), 1.1)

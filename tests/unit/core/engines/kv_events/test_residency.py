@@ -100,8 +100,7 @@ def test_an_engine_that_began_anew_may_have_another_block_size() -> None:
     assert list(engine.restart()) == [Cleared()]
     reported = engine.apply(stored(21, 22, tokens=[7] * 16, block_size=8))
 
-    assert engine.block_size == 8
-    assert [len(hashes_of(one)) for one in reported] == [2]
+    assert (engine.block_size, [len(hashes_of(one)) for one in reported]) == (8, [2])
 
 
 def test_blocks_of_no_size_are_refused() -> None:

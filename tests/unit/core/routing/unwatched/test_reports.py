@@ -36,16 +36,6 @@ def test_what_is_missing_ended_between_two_reports() -> None:
     assert taken(reports, [booking("a"), booking("b")], 12.0) == [("a", Span(9.0, 11.0))]
 
 
-def test_a_report_counts_once() -> None:
-    reports = make_reports()
-    reports.receive(W1, 0, 12.0)
-
-    assert reports.has_updates()
-    assert taken(reports, [booking("a")], 12.0)
-    assert not reports.has_updates()
-    assert taken(reports, [booking("a")], 12.0) == []
-
-
 def test_what_ended_as_predicted_is_shown_first() -> None:
     reports = make_reports()
     reports.receive(W1, 2, 10.0)
@@ -68,10 +58,3 @@ def test_nothing_is_presumed_while_no_report_could_show_it() -> None:
     reports.receive(W1, 0, 8.0)
 
     assert taken(reports, [], 8.0) == []
-
-
-def test_more_requests_than_are_booked_end_nothing() -> None:
-    reports = make_reports()
-    reports.receive(W1, 10**25, 12.0)
-
-    assert taken(reports, [booking("a"), booking("b", owner="peer")], 12.0) == []

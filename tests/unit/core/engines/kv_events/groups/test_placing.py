@@ -52,9 +52,7 @@ def test_a_path_goes_up_to_the_last_hash_that_has_a_place() -> None:
 
 def test_extras_stand_where_their_block_begins() -> None:
     event = EngineStored((1, 2), 9, packed(*TOKENS), 4, extras=(0, 7))
-    before = Place(5, 5, 3, 1)
-
-    path = path_of(event, before, [0, 1], 2, b"")
+    path = path_of(event, Place(5, 5, 3, 1), [0, 1], 2, b"")
 
     first = sequence_hashes(TOKENS[:4], 2, 3, 5)
     second = sequence_hashes(TOKENS[4:], 2, extend_hash(first[-1], 7))
