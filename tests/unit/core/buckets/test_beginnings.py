@@ -68,6 +68,14 @@ def test_only_the_newest_ends_of_a_long_chat_are_keys_and_never_more_than_so_man
     assert chat_keys(0, endless) == chat_keys(0, endless[:MOST_MESSAGES])
 
 
+def test_answered_tells_a_second_turn_from_later_ones() -> None:
+    second = [("user", "Hi"), ("assistant", "a"), ("assistant", "b"), ("user", "and?")]
+
+    assert not chat_keys(0, second[:1]).answered
+    assert not chat_keys(0, second).answered
+    assert chat_keys(0, [*second, ("assistant", "c"), ("user", "so?")]).answered
+
+
 @given(st.text(alphabet=string.printable + "é\U0001f600", min_size=1), st.integers(0, 600))
 def test_depths_are_hashes_of_what_stands_before_them(unit: str, times: int) -> None:
     text = unit * times

@@ -186,6 +186,16 @@ def test_a_rule_for_a_bucket_nobody_serves_says_so() -> None:
         table.route(ANY, 0.0)
 
 
+def test_only_buckets_that_serve_the_model_take_turns() -> None:
+    table = make_table("chat/a1", "code/b1", models={"chat": ("llama",), "code": ("coder",)})
+
+    assert {table.route(BucketRequest(model="coder"), 0.0).bucket for _ in range(3)} == {"code"}
+    assert {table.route(ANY, 0.0).bucket for _ in range(2)} == {"chat", "code"}
+    assert table.models() == ("coder", "llama")
+    with pytest.raises(RequestError, match="model 'gpt' does not exist; served are coder"):
+        table.route(BucketRequest(model="gpt"), 0.0)
+
+
 def test_models_remembered_do_not_fill_the_memory() -> None:
     table = make_table("chat/a1")
     for number in range(2 * MODELS_REMEMBERED):
@@ -239,12 +249,43 @@ def chat(text: str, *answers: str, **fields: Any) -> BucketRequest:
     return BucketRequest(keys=chat_keys(0, messages), **fields)
 
 
+def test_named_requests_and_rules_tell_where_a_conversation_is() -> None:
+    table = make_table("chat/a1", "code/b1", rules=("bucket=code,model=coder",))
+
+    table.route(chat("by rule", model="coder", sessions=(1,)), 0.0)
+    table.route(BucketRequest(bucket="code", sessions=(2,)), 0.0)
+    routes = [
+        table.route(chat("by rule", "yes"), 0.0),
+        table.route(BucketRequest(sessions=(1,)), 0.0),
+        table.route(BucketRequest(sessions=(2,)), 0.0),
+        table.route(BucketRequest(bucket="chat", sessions=(2,)), 0.0),
+        table.route(BucketRequest(sessions=(2,)), 0.0),
+    ]
+
+    assert [(one.bucket, one.why) for one in routes] == [
+        ("code", "conversation"),
+        ("code", "session"),
+        ("code", "session"),
+        ("chat", "named"),
+        ("chat", "session"),
+    ]
+    assert table.reasons == {"named": 2, "rule": 1, "conversation": 1, "session": 3}
+
+
 def test_a_conversation_leaves_a_bucket_that_does_not_serve_its_model() -> None:
     models = {"chat": ("llama",), "code": ("coder", "llama")}
     table = make_table("chat/a1", "code/b1", models=models)
     assert table.route(chat("x", model="llama"), 0.0).bucket == "chat"
 
     assert table.route(chat("x", "yes", model="coder"), 0.0).bucket == "code"
+
+
+def test_a_retry_and_a_question_are_not_counted() -> None:
+    table = make_table("chat/a1", "chat/a2")
+    table.route(BucketRequest(bucket="chat"), 0.0, tried=["a1"])
+    table.route(BucketRequest(asks=True), 0.0)
+
+    assert table.reasons == {}
 
 
 @pytest.mark.parametrize("bound", [BucketRequest(bucket="chat"), BucketRequest(model="chat-m")])

@@ -1,4 +1,4 @@
-from kvmesh.core.buckets.beginnings import PromptKeys, chat_keys
+from kvmesh.core.buckets.beginnings import PromptKeys, chat_keys, text_keys
 from kvmesh.core.buckets.conversations import MOST_PASSED, Conversations, find_beginnings
 from kvmesh.core.buckets.homes import HomeOptions
 
@@ -29,6 +29,16 @@ def reported(one: Conversations, other: Conversations) -> int:
     return len(updates)
 
 
+def test_each_turn_of_a_conversation_finds_its_bucket_and_a_first_turn_none() -> None:
+    known = Conversations(HomeOptions())
+
+    assert (send(known, chat("Ann"), "a"), send(known, chat("Bob"), "b")) == ((), ())
+    for turns in (2, 3, 4, 30):
+        assert send(known, chat("Ann", turns), "a") == ("a",)
+        assert send(known, chat("Bob", turns), "b") == ("b",)
+    assert (known.find(chat("Ann"), 0.0), known.find(text_keys(0, "Ann"), 0.0)) == ((), ())
+
+
 def test_another_meta_router_is_told_of_a_conversation_once() -> None:
     one, other = Conversations(HomeOptions()), Conversations(HomeOptions())
     send(one, chat("Ann"), "a")
@@ -38,6 +48,17 @@ def test_another_meta_router_is_told_of_a_conversation_once() -> None:
         assert send(other, chat("Ann", turns), "a") == ("a",)
         assert send(one, chat("Ann", turns + 1), "a") == ("a",)
     assert reported(one, other) == reported(other, one) == 0
+
+
+def test_a_conversation_that_moved_is_found_where_it_went_by_all() -> None:
+    one, other = Conversations(HomeOptions()), Conversations(HomeOptions())
+    send(one, chat("Ann"), "a")
+    send(one, chat("Ann", 2), "b")
+    reported(one, other)
+
+    assert send(other, chat("Ann", 3), "b") == ("b",)
+    reported(other, one)
+    assert one.find(chat("Ann", 4), 0.0) == ("b",)
 
 
 def few_shot(question: str) -> PromptKeys:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.buckets.homes import HomeOptions, Homes
+from kvmesh.core.buckets.homes import MOST_HOMES, HomeOptions, Homes
 
 TTL_S = 100.0
 KEY = "00000000000000ff"
@@ -15,6 +15,43 @@ def test_a_home_is_known_until_it_is_unused_for_too_long() -> None:
     homes.note(1, "a", TTL_S)
     assert (homes.find(1, 2 * TTL_S), homes.find(1, 2 * TTL_S + 1)) == (("a",), ())
     assert (len(homes), homes.find(2, 0.0)) == (0, ())
+
+
+def test_the_newest_home_comes_last_and_old_ones_are_forgotten() -> None:
+    homes = Homes(HomeOptions())
+    for number in range(2 * MOST_HOMES):
+        homes.note(1, f"b{number}", 0.0)
+    homes.note(1, f"b{MOST_HOMES}", 0.0)
+
+    found = homes.find(1, 0.0)
+
+    assert (len(found), found[-2:]) == (MOST_HOMES, (f"b{2 * MOST_HOMES - 1}", f"b{MOST_HOMES}"))
+    assert homes.buckets() == set(found)
+
+
+def test_news_are_new_homes_and_what_was_told_long_ago() -> None:
+    homes = Homes(HomeOptions(ttl_s=TTL_S))
+
+    def updates() -> dict[str, str]:
+        reported, homes.updates = homes.updates, {}
+        return reported
+
+    homes.note(255, "a", 0.0)
+    assert updates() == {KEY: "a"}
+    homes.note(255, "a", 0.49 * TTL_S)
+    assert updates() == {}
+    homes.note(255, "b", 0.49 * TTL_S)
+    assert updates() == {KEY: "a,b"}
+    homes.note(255, "a", 0.5 * TTL_S)
+    assert updates() == {}  # which was used last is each meta-router's own
+    homes.note(255, "a", 0.5 * TTL_S, ended=True)
+    assert updates() == {KEY: "+b,a"}
+    homes.note(255, "a", TTL_S)
+    assert updates() == {KEY: "+b,a"}
+    homes.note(7, "a", 0.0, reported=False)
+    assert updates() == {}
+    homes.note(7, "a", 0.0)
+    assert updates() == {"0000000000000007": "a"}
 
 
 def test_who_tells_the_news_is_called_at_each() -> None:

@@ -55,12 +55,6 @@ def test_a_line_has_numbers_in_place_of_names() -> None:
     assert line == "max(12.0, 410.0) + 0.4 * 800 + -1 + 1e3"
 
 
-def test_a_formula_may_print_a_term_in_its_own_way() -> None:
-    formula = Expression("own_ms", {"own_ms": ".3f"})
-
-    assert formula.line(CANDIDATE, NO_FLEET, PredictedTimeWeights()) == "410.000"
-
-
 @pytest.mark.parametrize("name", sorted(DERIVED))
 def test_derived_terms_are_expressions_of_fields(name: str) -> None:
     assert set(Expression(DERIVED[name]).names("c")) <= set(Candidate.__struct_fields__)

@@ -6,7 +6,6 @@ from kvmesh.core.cost.expression import Expression
 from kvmesh.core.cost.formulas import (
     COSTS,
     DYNAMO,
-    LMETRIC,
     OVERLAP_BLOCKS,
     OVERLAP_LOAD,
     OVERLAP_USAGE_WAITING,
@@ -157,22 +156,6 @@ def test_dynamo_gives_credit_that_decays_with_backlog() -> None:
     assert DYNAMO.formula.function(idle, whole, DynamoWeights(overlap_score_credit=9.0)) == 110
 
 
-def test_dynamos_credit_decays_with_backlog_beyond_the_least_in_prompts() -> None:
-    less = make_candidate("w1", prompt_tokens=1, prefill_tokens=30, overlap_blocks=1)
-    more = make_candidate("w2", prompt_tokens=1, prefill_tokens=31, overlap_blocks=1)
-    whole = survey([less, more], NO_WEIGHTS)
-    decay = DynamoWeights(overlap_score_credit_decay=1.0)
-
-    assert DYNAMO.formula.function(less, whole, decay) == 31 / 16 - 1
-    assert DYNAMO.formula.function(more, whole, decay) == 32 / 16 - 1 / 2
-
-
-def test_lmetric_multiplies_prefill_work_by_requests() -> None:
-    candidate = make_candidate(prefill_tokens=1000, uncached_tokens=600, active_requests=4)
-
-    assert LMETRIC.formula.function(candidate, ALONE, LMETRIC.weights.default) == 1600 * 5
-
-
 def test_preble_exploits_a_prefix_longer_than_the_rest() -> None:
     longest = make_candidate("w1", overlap_blocks=60, uncached_tokens=640, prefill_tokens=9000)
     equal = make_candidate("w2", overlap_blocks=60, uncached_tokens=640, prefill_tokens=8000)
@@ -191,18 +174,6 @@ def test_preble_exploits_a_prefix_longer_than_the_rest() -> None:
         "Formula for w2: 8000.0 = work 8000 + 0.05 * 0, own 640, longest match 60"
         " (cached_blocks: 60)"
     )
-
-
-@pytest.mark.parametrize("overlap", [40, 50])
-def test_preble_explores_unless_more_than_half_is_cached(overlap: int) -> None:
-    terms = {"request_blocks": 100, "overlap_blocks": overlap, "prefill_tokens": 7}
-    full = make_candidate("w1", cached_blocks=95, capacity_blocks=100, **terms)
-    fleet = [full, make_candidate("w2", cached_blocks=overlap, capacity_blocks=1000, **terms)]
-    whole = survey(fleet, NO_WEIGHTS)
-
-    costs = [PREBLE.formula.function(one, whole, PREBLE.weights.default) for one in fleet]
-
-    assert costs == [7 + (95 + (100 - overlap) - 100) * 16, 7]
 
 
 def test_preble_explores_by_load_eviction_and_own_prefill() -> None:
@@ -275,28 +246,10 @@ def test_predicted_time_counts_a_steps_fixed_time_and_who_will_come_meanwhile() 
     )
 
 
-def test_a_long_wait_makes_the_own_prefill_count_twice_at_most() -> None:
-    candidate = make_candidate(
-        uncached_tokens=1000, wait_ms=5000.0, ms_per_token=0.1, arrivals_per_ms=0.002
-    )
-
-    cost = PREDICTED_TIME.formula.function(candidate, ALONE, PREDICTED_TIME.weights.default)
-
-    assert cost == pytest.approx((5000 + 2 * 100) * (1 + 0.5 * 0.002 * 100))
-
-
 def test_an_empty_prompt_has_no_overlap() -> None:
     empty = make_candidate(prompt_tokens=0)
 
     assert OVERLAP_LOAD.formula.function(empty, ALONE, OVERLAP_LOAD.weights.default) == 0.0
-
-
-def test_a_logit_is_written_with_three_digits() -> None:
-    candidate = make_candidate(uncached_tokens=800, cache_usage=0.5)
-
-    line = formula_line(COSTS["overlap-load"], 0.0, candidate, ALONE, OVERLAP_LOAD.weights.default)
-
-    assert line == "Formula for worker_1: 0.000 = 0.50 * 1.0 - 0.50 * 1.0 (cached_blocks: 0)"
 
 
 @pytest.mark.parametrize("name", sorted(COSTS))

@@ -12,7 +12,6 @@ from kvmesh.core.insight import decision_log
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import thin
 from kvmesh.core.insight.traffic import sketch_quantile
-from kvmesh.core.members.left_out import LeftOut, WorkerLeftOut
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
@@ -44,34 +43,6 @@ def decide(*, whole: bool = False, prompt: BlockHashes = HASHES, workers: int = 
 
 def enter(log: DecisionLog, name: str, now: float = 1.0, decision: Decision | None = None) -> Any:
     return decided(log, name.encode(), decision or decide(), HASHES, now)
-
-
-def test_a_request_is_found_by_its_id_with_its_outcome() -> None:
-    log = naive_log()
-    record = enter(log, "a", 1.0)
-    ring_of(log).first_token(record, 1.25)
-    ended(log, record, "finished", 200, Usage(160, 4, 96), 2.0)
-
-    found = log.records.find(b"a")
-
-    assert found is record
-    assert found.ttft_ms == pytest.approx(250.0)
-    assert (found.state, found.status, found.attempts) == ("finished", 200, 1)
-    assert found.reported == Usage(160, 4, 96)
-    assert log.records.find(b"b") is None
-
-
-def test_the_ring_forgets_the_oldest_request() -> None:
-    log = naive_log(capacity=3)
-
-    for number in range(10):
-        enter(log, f"r{number}", decision=decide(whole=number % 2 == 0))
-
-    assert [one.request_id for one in log.records.latest(99)] == [b"r9", b"r8", b"r7"]
-    assert [one.request_id for one in log.records.latest(1)] == [b"r9"]
-    assert log.records.find(b"r6") is None
-    assert (log.statistics().records, log.statistics().decisions) == (3, 10)
-    assert log.statistics().candidates == 3
 
 
 def test_only_so_many_candidates_are_kept_and_the_chosen_always() -> None:
@@ -148,63 +119,6 @@ def test_seconds_add_up_what_ended_in_them() -> None:
     assert sketch_quantile(third.ttft, 0.5) == pytest.approx(500.0, rel=0.03)
     assert log.ttft_ms(served.decision.worker) == 500.0
     assert log.ttft_ms(WorkerId("nobody")) is None
-
-
-def test_round_robin_would_prefill_what_it_has_not_cached() -> None:
-    log = naive_log()
-    plain = decide(whole=True)
-    chosen = msgspec.structs.replace(plain.chosen, overlap_blocks=10, ms_per_token=1.0)
-    decision = msgspec.structs.replace(
-        thin(plain), chosen=chosen, candidates=(chosen,), overlap_blocks=10
-    )
-    record = enter(log, "a", 1.0, decision)
-    ring_of(log).first_token(record, 1.05)
-    ended(log, record, "finished", 200, None, 2.0)
-
-    log.settle()
-
-    second = log.seconds(2)[0]
-    assert (record.round_robin_blocks, second.predicted_tokens) == (0, 160)
-    assert sketch_quantile(second.round_robin_ttft, 0.5) == pytest.approx(210.0, rel=0.03)
-
-
-def test_a_decision_blind_to_caches_foresees_nothing() -> None:
-    log = naive_log()
-    blind = msgspec.structs.replace(decide(), policy="round-robin", by_cache=False)
-    reported, untold = enter(log, "a", 1.0, blind), enter(log, "b", 1.0, blind)
-    for record, usage in ((reported, Usage(160, 4, 32)), (untold, None)):
-        ring_of(log).first_token(record, 1.1)
-        ended(log, record, "finished", 200, usage, 2.0)
-
-    log.settle()
-
-    second = log.seconds(2)[0]
-    assert (second.prompt_tokens, second.foreseen_tokens, second.predicted_tokens) == (320, 0, 0)
-    assert (sum(second.ttft.values()), sum(second.round_robin_ttft.values())) == (2, 1)
-
-
-def test_what_the_own_policy_did_is_counted_over_the_same_requests() -> None:
-    log, own = naive_log(), decide()
-    blind = msgspec.structs.replace(own, policy="round-robin", by_cache=False)
-    usage, silent = Usage(160, 4, 96), Usage(160, 4, None)
-    ends = [(own, usage, False), (own, usage, True), (own, silent, False), (own, None, False)]
-    for number, (decision, reported, overridden) in enumerate([*ends, (blind, usage, False)]):
-        record = enter(log, str(number), 1.0, decision)
-        record.overridden = overridden
-        ended(log, record, "finished", 200, reported, 2.0)
-
-    log.settle()
-
-    (second,) = log.seconds(2)
-    assert (second.reported_tokens, second.foreseen_tokens, second.shadowed_tokens) == (
-        480,
-        640,
-        800,
-    )
-    assert (second.overridden, second.own_requests) == (1, 1)
-    assert (second.own_prompt_tokens, second.own_reported_tokens) == (160, 160)
-    assert (second.own_cached_tokens, second.own_predicted_tokens) == (96, 0)
-    assert second.own_round_robin_tokens == 0
 
 
 def test_settling_goes_on_where_its_budget_ended() -> None:
@@ -306,25 +220,3 @@ def test_latencies_of_long_gone_workers_are_forgotten(monkeypatch: pytest.Monkey
 
     assert log.ttft_ms(WorkerId("old")) is None
     assert log.ttft_ms(WorkerId("new")) == 1000.0
-
-
-def test_who_was_left_out_is_kept_with_decisions_that_keep_all_their_candidates() -> None:
-    log = naive_log()
-    assert enter(log, "unasked", decision=decide(whole=True)).left_out is None
-    reported = LeftOut(1, (WorkerLeftOut("w9", "draining"),))
-    log.left_out = lambda _: reported
-
-    assert enter(log, "whole", decision=decide(whole=True)).left_out is reported
-    assert enter(log, "alone", decision=decide(workers=1)).left_out is reported
-    assert enter(log, "thin", decision=thin(decide(whole=True))).left_out is None
-
-
-def test_an_error_that_is_passed_on_counts_as_failed() -> None:
-    log = naive_log()
-    for status in (200, 404, 500):
-        ended(log, enter(log, str(status), 1.0), "finished", status, None, 1.5)
-    ended(log, enter(log, "refused", 1.0), "refused", 503, None, 1.5)
-    log.settle()
-
-    (second,) = log.seconds(1)
-    assert (second.finished, second.failed) == (2, 2)

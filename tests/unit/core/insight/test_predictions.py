@@ -61,14 +61,6 @@ def test_an_index_that_is_wrong_every_time_is_doubted_after_a_dozen_answers(
     assert report.over + report.under == PredictionOptions().least
 
 
-def test_answers_that_are_no_evidence_are_counted_but_prove_nothing() -> None:
-    clock = Clock()
-
-    assert not any(clock.answer(*OVER, reported=False) for _ in range(100))
-    report = clock.predictions.report(A)
-    assert (report.over, report.recent_answers) == (100, 0)
-
-
 def test_a_block_or_a_tenth_of_the_prompt_more_or_less_is_no_miss() -> None:
     predictions = Predictions(BLOCK)
     for prompt, predicted, cached in ((100, 48, 32), (1000, 480, 576)):

@@ -132,17 +132,6 @@ def test_a_simulator_vetoes_before_the_candidate_has_a_request() -> None:
     assert rollout.simulated is None
 
 
-def test_a_window_of_the_baseline_counts_once_the_candidates_queues_are_gone() -> None:
-    rollout = rollout_of()
-    rollout.begin(CHANGE, 1.0, {})
-    assert rollout.arms is not None
-
-    rollout.decide(3.9, {})
-    assert rollout.arms.find() is None
-    rollout.decide(4.0, {})
-    assert rollout.arms.find() is not None
-
-
 def test_at_once_takes_the_candidate_without_comparison() -> None:
     rollout = rollout_of()
     assert rollout.seen({}) == ([], [])
@@ -222,16 +211,6 @@ def test_a_formula_of_ones_own_that_fails_is_returned_from() -> None:
     assert state is not None
     assert (state.phase, rollout.spec) == ("returned", BASE)
     assert "off after 5 failures in a row: ValueError: no number of w" in state.steps[-1].reason
-
-
-def test_a_sibling_follows_and_says_nothing_new_the_second_time() -> None:
-    first, second = rollout_of("r1"), rollout_of("r2")
-    state = first.begin(CHANGE, 1.0, {})
-
-    assert second.adopt({"r1": first.updates()}) == state
-    assert second.adopt({"r1": first.updates()}) is None
-    assert second.arms is not None
-    assert second.history() == [state]
 
 
 def test_a_sibling_that_does_not_know_the_formula_keeps_its_policy_and_decides_nothing() -> None:

@@ -63,13 +63,6 @@ def test_a_report_is_of_one_change() -> None:
     assert not msgspec.structs.replace(report, windows=(Tally(),) * 29).is_of(STATE)
 
 
-def test_arms_take_turns_until_the_candidate_has_all() -> None:
-    whole = msgspec.structs.replace(STATE, whole=6)
-
-    assert "".join(STATE.arm_of(window)[0] for window in range(9)) == "bccbbccbb"
-    assert "".join(whole.arm_of(window)[0] for window in range(9)) == "bccbbcccc"
-
-
 def test_the_candidate_begins_with_few_requests() -> None:
     windows = [msgspec.structs.replace(STATE, stage=stage) for stage in range(7)]
 

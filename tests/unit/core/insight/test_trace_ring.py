@@ -46,17 +46,6 @@ def test_a_hash_is_kept_for_every_128_tokens() -> None:
     assert row(0.0, kept).beginnings() == [as_key(107), as_key(115)]
 
 
-def test_rows_come_back_in_order_of_their_begin() -> None:
-    held = ring()
-    for at_s in (3.0, 1.0, 2.0):
-        held.add(row(at_s, traced(1)), 5.0)
-
-    assert [one.at_s for one in held.sample(0.0, 5.0)[0]] == [1.0, 2.0, 3.0]
-    assert [one.at_s for one in held.sample(1.5, 5.0)[0]] == [2.0, 3.0]
-    assert [one.at_s for one in held.newest(2)] == [1.0, 2.0]
-    assert held.newest(9) == held.sample(0.0, 5.0)[0]
-
-
 def test_rows_are_forgotten_after_the_window() -> None:
     held = ring(window_s=10.0)
     for second in range(100):
@@ -93,19 +82,6 @@ def test_it_never_takes_more_memory_than_it_may_and_keeps_families_whole(
         assert rows == [one for one in ended if one.traced.family in names and one.at_s >= begin]
     assert 0.0 < share <= 1.0
     assert held.statistics().seen == len(requests)
-
-
-def test_half_of_the_families_is_left_out_when_memory_is_short() -> None:
-    held = ring(100 * ROW_BYTES)
-    families = [number * 0x9E3779B97F4A7C15 % 2**64 for number in range(150)]
-    for number, family in enumerate(families):
-        held.add(row(float(number), traced(family)), float(number))
-
-    rows, share = held.sample(0.0, 150.0)
-
-    assert held.statistics().level == 1
-    assert all(one.traced.family < 2**63 for one in rows)
-    assert share == pytest.approx(len(rows) / 150)
 
 
 def test_what_is_left_out_is_counted_and_not_kept() -> None:

@@ -143,15 +143,6 @@ def test_nothing_is_tried_that_promises_nothing(
     assert made.check(seen(), again_s) == [StartSearch(0.0)]
 
 
-def test_a_search_that_failed_is_told_and_repeated_later() -> None:
-    made = searching()
-
-    assert made.search_failed("out of memory", 110.0) == []
-    assert made.status().words == "the search failed: out of memory"
-    assert made.search_failed("late", 111.0) == made.found(result(), 111.0) == []
-    assert made.status().found is None
-
-
 def test_a_shadow_is_looked_at_for_long_enough() -> None:
     made = shadowing()
     few = msgspec.structs.replace(SHADOWED, decisions=199)

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.insight.load_character import CHARACTER_ROWS
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.rollout import Rollout
@@ -113,17 +112,6 @@ def test_a_search_is_told_all_that_is_known() -> None:
     )
     assert task.block_tokens == 128
     assert 690 <= len(order.rows) < 700
-
-
-def test_too_few_requests_have_no_character() -> None:
-    world = World()
-    world.play(CHARACTER_ROWS - 1)
-    world.check()
-
-    assert world.loop.tuner.status().character is None
-    world.play(5)
-    world.check()
-    assert world.loop.tuner.status().character is not None
 
 
 def test_found_weights_are_shadowed_then_proposed() -> None:

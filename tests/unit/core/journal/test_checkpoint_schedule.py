@@ -4,7 +4,6 @@ from kvmesh.core.journal.checkpoint_schedule import (
     CheckpointSchedule,
     Kept,
     name_of,
-    read_name,
 )
 
 W = WorkerId("gpu-1-dp0")
@@ -13,12 +12,6 @@ OPTIONS = CheckpointOptions(batches=100, bytes_per_s=10.0, pause_s=1.0, again_s=
 
 def kept(seq: int, *, size: int = 100, now: float = 0.0, number: int = 1) -> Kept:
     return Kept(name_of(W, 7, number), seq, size, now)
-
-
-def test_names_tell_the_worker_and_their_order() -> None:
-    assert read_name(name_of(W, 7, 3)) == (W, (7, 3))
-    assert read_name("idx-1-2-3-4") is None
-    assert read_name("sidecar-w-7") is None
 
 
 def test_the_first_checkpoint_is_due_at_once_and_the_next_when_it_may_cost_as_much() -> None:

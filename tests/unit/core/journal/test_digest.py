@@ -5,17 +5,6 @@ from kvmesh.core.journal.ordering import Cursor
 A, B = WorkerId("a"), WorkerId("b")
 
 
-def test_sums_do_not_depend_on_order_or_on_what_was_before() -> None:
-    one, two = IndexDigest(), IndexDigest()
-    one.put(A, Cursor(1, 2), 10)
-    one.put(B, Cursor(1, 5), 20)
-    two.put(B, Cursor(1, 5), 20)
-    two.put(A, Cursor(1, 1), 3)
-    two.put(A, Cursor(1, 2), 10)
-
-    assert one.claim(4) == two.claim(4)
-
-
 def test_no_block_is_lost_in_the_digest_whoever_holds_it() -> None:
     for number in range(16):
         empty, full = IndexDigest(), IndexDigest()
@@ -35,18 +24,6 @@ def test_the_scope_tells_workers_and_how_far_they_are_read() -> None:
     digest.put(B, Cursor(1, 2), 10)
 
     assert len(scopes | {digest.scope}) == 5
-
-
-def test_a_worker_left_out_leaves_nothing() -> None:
-    digest = IndexDigest()
-    assert digest.put(A, Cursor(1, 2), 10)
-    assert not digest.put(A, Cursor(1, 3), 11)
-    assert list(digest.workers()) == [A]
-
-    assert digest.leave_out(A)
-
-    assert not digest.leave_out(A)
-    assert digest.claim(9) == Claim(9, 0, 0)
 
 
 def test_a_peer_with_another_digest_at_the_same_sequence_is_found() -> None:

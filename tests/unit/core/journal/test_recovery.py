@@ -60,15 +60,6 @@ def test_skipped_records_make_every_worker_suspect_until_its_heartbeat_agrees() 
     assert not recovery.is_distrusted(W)
 
 
-def test_a_suspect_worker_that_starts_over_is_exact() -> None:
-    recovery = followed()
-    recovery.suspect(1.0)
-
-    recovery.progress(W, Cursor(1, 12), 1.5, whole=True)
-
-    assert not recovery.is_distrusted(W)
-
-
 def test_an_unread_epoch_is_asked_for_from_its_start() -> None:
     recovery = followed()
     recovery.receive(W, 2, 3, 1.0)
@@ -144,13 +135,3 @@ def test_live_workers_of_which_nothing_was_read_are_unknown() -> None:
     recovery.progress(W, Cursor(1, 5), 2.0, whole=True)
 
     assert (unknown, gone, recovery.unknown(2.0)) == ({W: 1.0}, {}, {})
-
-
-def test_a_worker_that_reads_its_engines_history_is_not_exact() -> None:
-    recovery = Recovery(OPTIONS)
-    recovery.progress(W, Cursor(1, 5), 0.0, whole=False)
-    recovery.describe(W, events=True, complete=True, catching_up=True)
-    assert recovery.trust(W, 0.0) is Trust.CATCHING_UP
-
-    recovery.describe(W, events=True, complete=True)
-    assert recovery.trust(W, 0.0) is Trust.EXACT

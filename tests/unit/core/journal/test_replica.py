@@ -6,7 +6,6 @@ from kvmesh.core.blocks.events import (
     Batch,
     Cleared,
     Event,
-    Removed,
     Stored,
     WorkerId,
 )
@@ -47,17 +46,6 @@ def test_a_new_epoch_takes_the_old_ones_blocks_away() -> None:
     assert held(made)[A] == 1
 
 
-def test_a_gap_keeps_the_blocks_and_takes_the_worker_out_of_the_digest() -> None:
-    made = replica((A, batch(1, stored(ROOT, 1))))
-    before = made.claim()
-
-    assert made.fold(2, A, batch(5, stored(1, 2)), 0.0) == Folded(turned=True)
-
-    assert held(made)[A] == 1
-    assert before.digest
-    assert (made.claim(), made.statistics().doubted) == (Claim(2, 0, 0), 1)
-
-
 def test_a_store_that_does_not_fit_is_a_gap_until_the_worker_starts_over() -> None:
     made = replica((A, batch(1, stored(77, 78))), (A, batch(2, stored(ROOT, 1))))
 
@@ -65,16 +53,6 @@ def test_a_store_that_does_not_fit_is_a_gap_until_the_worker_starts_over() -> No
     assert made.cursors()[A].gap
     made.fold(3, A, batch(9, Cleared(), stored(ROOT, 1)), 0.0)
     assert made.cursors()[A] == Cursor(1, 11)
-
-
-def test_replicas_that_read_the_same_claim_the_same() -> None:
-    records = [
-        (A, batch(1, Cleared(), stored(ROOT, 1, 2))),
-        (B, batch(1, stored(ROOT, 1))),
-        (A, batch(3, Removed(pack_hashes([2])))),
-    ]
-
-    assert replica(*records).claim() == replica(*records).claim()
 
 
 def test_a_peer_that_claims_otherwise_is_found_out() -> None:
@@ -172,16 +150,6 @@ def test_a_newer_record_is_no_garbage_and_puts_its_worker_in_doubt() -> None:
     assert made.unread.formats(0.0) == {A: VERSION + 1, B: VERSION + 1}
     assert made.recovery.is_distrusted(A)
     assert made.applied_sequence == 3
-
-
-def test_a_whole_state_in_a_format_that_is_read_ends_the_doubt() -> None:
-    made = replica((A, newer(1, Cleared())))
-
-    folded = made.fold(2, A, batch(7, Cleared(), stored(ROOT, 2)), 0.0)
-
-    assert (folded, made.unread.formats(0.0)) == (Folded(cleared=True, turned=True), {})
-    assert not made.recovery.is_distrusted(A)
-    assert held(made)[A] == 1
 
 
 def test_a_restored_snapshot_has_what_could_not_be_read() -> None:

@@ -94,19 +94,6 @@ def test_ever_new_workers_of_which_nothing_was_read_hold_up_no_longer(bench: Ben
     assert bench.rules.why_not_store(later) == "nothing was read yet of 'b'"
 
 
-def test_workers_without_events_without_history_or_without_life_lack_nothing(
-    bench: Bench,
-) -> None:
-    recovery = bench.replica.recovery
-    recovery.describe(B, events=False, complete=True)
-    recovery.receive(B, 1, 7, 0.0)
-    recovery.receive(WorkerId("new"), 1, 0, 0.0)
-    recovery.receive(WorkerId("dead"), 1, 7, -60.0)
-
-    assert bench.rules.why_not_store(0.0) == ""
-    assert bench.store()
-
-
 def test_a_worker_in_doubt_keeps_the_journal_whole(bench: Bench) -> None:
     bench.record(A, 9, Stored(ROOT, pack_hashes([3])))
     suspect = bench.store()
@@ -122,18 +109,6 @@ def test_a_doubt_that_comes_while_a_snapshot_is_written_counts(bench: Bench) -> 
     bench.record(A, 9, Stored(ROOT, pack_hashes([3])))
 
     assert bench.rules.why_not_cut(0.0) == "events are missing of 'a'"
-
-
-def test_why_the_journal_is_kept_is_said(bench: Bench) -> None:
-    bench.record(A, 3, Stored(ROOT, pack_hashes([3])), number=3)
-    bench.record(A, 4, Cleared())
-    bench.rules.freeze(0.0)
-    unreadable = bench.rules.why_not_cut(0.0)
-    bench.replica.recovery.receive(B, 1, 7, 0.0)
-    bench.rules.freeze(0.0)
-
-    assert unreadable == "records were met that are not read"
-    assert bench.rules.why_not_cut(0.0) == "nothing was read yet of 'b'"
 
 
 def test_a_worker_that_sends_events_no_more_keeps_no_journal(bench: Bench) -> None:

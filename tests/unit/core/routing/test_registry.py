@@ -67,10 +67,7 @@ def test_no_worker_is_an_error_with_a_reason_for_each() -> None:
     registry.describe(W1, WorkerInfo(models=("llama",)))
     registry.membership.health.asks = True
     registry.note(W2, failed_attempt("refused"), 0.0)
-    wishes: dict[str, Any] = {
-        "excluded": frozenset([W3]),
-        "allowed_workers": frozenset([W1, W2, W3]),
-    }
+    wishes: dict[str, Any] = {"excluded": {W3}, "allowed_workers": frozenset([W1, W2, W3])}
 
     assert str(refusal(registry, model="coder", **wishes)) == (
         "request r1: no worker may take it (w1: does not serve 'coder'; "
