@@ -18,21 +18,6 @@ def scan(*pieces: bytes) -> SseScanner:
     return scanner
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        b'data: {"error":{"message":"m","code":500}}\n\n',
-        b'data: {"object":"error","message":"m","code":500}\n\n',
-        b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n',
-    ],
-)
-def test_error_events_of_all_dialects_are_told_from_tokens(event: bytes) -> None:
-    scanner = scan(TOKEN, event)
-
-    assert (scanner.errors, scanner.tokens) == (1, 1)
-    assert scanner.error
-
-
 @pytest.mark.parametrize("data", [b'{"error":null}', b'{"a":"error"}', b'["error"]', b'"error"x'])
 def test_the_word_error_alone_is_no_error(data: bytes) -> None:
     scanner = scan(b"data: %b\n\n" % data)

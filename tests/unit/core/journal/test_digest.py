@@ -26,6 +26,18 @@ def test_the_scope_tells_workers_and_how_far_they_are_read() -> None:
     assert len(scopes | {digest.scope}) == 5
 
 
+def test_a_worker_left_out_leaves_nothing() -> None:
+    digest = IndexDigest()
+    assert digest.put(A, Cursor(1, 2), 10)
+    assert not digest.put(A, Cursor(1, 3), 11)
+    assert list(digest.workers()) == [A]
+
+    assert digest.leave_out(A)
+
+    assert not digest.leave_out(A)
+    assert digest.claim(9) == Claim(9, 0, 0)
+
+
 def test_a_peer_with_another_digest_at_the_same_sequence_is_found() -> None:
     history = DigestHistory()
     history.record(Claim(5, 50, 1))

@@ -58,6 +58,17 @@ def test_overflow_becomes_a_dump_under_the_next_numbers() -> None:
     assert (dump.first_seq, dump.events, sender.statistics().dumps) == (6, [Cleared(), *STATE], 2)
 
 
+def test_a_replica_that_misses_recent_events_gets_them_again() -> None:
+    sender = started()
+    sender.add([change(3)])
+    sent = sender.send(0.0)
+    confirm(sender, sent, 2)
+
+    again = sender.recover(7, 3, now=0.1)
+
+    assert ([data for _, data in again], sender.confirmed_seq()) == ([data for _, data in sent], 2)
+
+
 def test_several_replicas_that_miss_the_same_get_one_answer() -> None:
     sender = started()
     sender.add([change(3)])

@@ -19,6 +19,14 @@ def take(outbox: Outbox, most: int) -> list[Event]:
     return batch
 
 
+def test_runs_that_continue_each_other_become_one() -> None:
+    outbox = Outbox(10)
+
+    outbox.add([stored(ROOT, 1, 2), stored(2, 3), stored(1, 4)])
+
+    assert take(outbox, 10) == [stored(ROOT, 1, 2, 3), stored(1, 4)]
+
+
 def test_ends_become_one_whatever_their_order_and_a_rule_stays_alone() -> None:
     outbox = Outbox(10)
 

@@ -134,4 +134,15 @@ def test_live_workers_of_which_nothing_was_read_are_unknown() -> None:
 
     recovery.progress(W, Cursor(1, 5), 2.0, whole=True)
 
-    assert (unknown, gone, recovery.unknown(2.0)) == ({W: 1.0}, {}, {})
+    assert (unknown, gone) == ({W: 1.0}, {})
+    assert recovery.unknown(2.0) == {}
+
+
+def test_a_worker_that_reads_its_engines_history_is_not_exact() -> None:
+    recovery = Recovery(OPTIONS)
+    recovery.progress(W, Cursor(1, 5), 0.0, whole=False)
+    recovery.describe(W, events=True, complete=True, catching_up=True)
+    assert recovery.trust(W, 0.0) is Trust.CATCHING_UP
+
+    recovery.describe(W, events=True, complete=True)
+    assert recovery.trust(W, 0.0) is Trust.EXACT

@@ -20,6 +20,21 @@ def test_acknowledged_messages_leave_the_window_in_order() -> None:
     assert (len(window), window.confirmed_seq) == (0, 2)
 
 
+def test_a_message_stored_before_its_predecessor_does_not_count() -> None:
+    window = SendWindow(deadline_s=1.0)
+    one, two = sent(window, 1, 2)
+    window.acknowledge(two, 10, 0.1)
+    again = window.overdue(1.0)
+
+    window.acknowledge(again[0][0], 11, 1.1)
+
+    assert [one.first_seq for _, one in again] == [1, 2]
+    assert (len(window), window.confirmed_seq) == (1, 1)
+    window.acknowledge(again[1][0], 12, 1.1)
+    assert window.confirmed_seq == 2
+    assert one not in dict(again)
+
+
 def test_a_late_ack_of_an_earlier_sending_counts_when_its_place_is_right() -> None:
     window = SendWindow(deadline_s=1.0)
     [first] = sent(window, 1)
@@ -146,3 +161,16 @@ def test_a_ring_holds_no_more_than_its_bytes() -> None:
     token = window.send(parcel(3, size=11), 0.0)
     window.acknowledge(token, 3, 0.0)
     assert window.statistics().recent_bytes == 0
+
+
+def test_each_message_is_timed_once_from_its_first_sending() -> None:
+    window = SendWindow(deadline_s=1.0, ring_s=10.0)
+    window.send(parcel(1), 0.0)
+    [(again, _)] = window.overdue(1.0)
+    window.acknowledge(again, 1, 1.5)
+    assert window.rewind(1)
+    [(rewound, _)] = window.resend(5.0)
+
+    window.acknowledge(rewound, 2, 9.0)
+
+    assert (window.seconds.total, window.seconds.cumulative()[-1]) == (1.5, (float("inf"), 1))

@@ -68,6 +68,38 @@ def test_a_pause_keeps_its_reservation_for_as_long_as_five_prefills() -> None:
     assert [name for name, _ in governor.release(governor.next_s(11.0))] == ["b/1"]
 
 
+def test_who_was_let_go_late_keeps_its_cache_for_as_long_as_it_waited_at_most() -> None:
+    governor = make_governor(SmallFleet(w1=1000), max_wait_s=30.0)
+    old = take(governor, "a", 700, 0.0)
+    governor.ask(make_turn("b", 700), 0.0)
+    assert [name for name, _ in governor.release(30.0)] == ["b/1"]
+    governor.chosen(make_turn("b", 700), W1, 30.0)
+    governor.ended(old, make_end(), 31.0)
+    governor.ended(make_turn("b", 700), make_end(), 31.0)
+
+    assert governor.ask(make_turn("b", 720, 2), 32.0) == Grant(frozenset({W1}))
+    governor.chosen(make_turn("b", 720, 2), W1, 32.0)
+    assert governor.ask(make_turn("a", 720, 2), 32.0) is None
+    assert [name for name, _ in governor.release(62.0)] == ["a/2"]
+
+
+def test_what_fits_no_cache_goes_to_one_that_nobody_needs() -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+
+    assert governor.ask(make_turn("a", 5000), 0.0) is not None
+    governor.chosen(make_turn("a", 5000), W1, 0.0)
+    assert governor.ask(make_turn("b", 5000), 0.0) is None
+
+
+def test_a_turn_that_failed_is_taken_again_without_a_wait() -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+    turn = take(governor, "a", 500, 0.0)
+    governor.chosen(make_turn("b", 900), W1, 0.0)
+    governor.ended(turn, make_end(served=False), 1.0)
+
+    assert governor.ask(make_turn("a", 500, 2), 2.0) == Grant()
+
+
 def test_a_tenant_beyond_its_share_makes_room_for_another() -> None:
     governor = make_governor(SmallFleet(w1=1000), max_wait_s=1000.0)
     for name in ("a", "b", "c"):

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.core.programs.recency import MOST_ENTRIES, Recency
+from kvmesh.core.programs.recency import MOST_ENTRIES, Held, Recency
 
 AGENTS = "abc"
 USES = st.lists(
@@ -56,6 +56,14 @@ def test_what_is_newer_is_what_an_engine_used_since(
     for agent in AGENTS:
         places = [place for place, (name, _) in enumerate(order) if name == agent]
         assert (agent in shown) == bool(places and places[0] < capacity)
+
+
+def test_what_an_agent_went_back_from_is_nobodys_and_goes_before_the_rest() -> None:
+    recency = Recency()
+    recency.use("a", 1000, 1000)
+    recency.use("a", 700, 200)
+
+    assert list(recency.held(10_000)) == [Held("a", 700, 0), Held("", 500, 700)]
 
 
 def test_the_oldest_of_too_many_is_forgotten() -> None:

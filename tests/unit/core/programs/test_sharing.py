@@ -95,6 +95,40 @@ def test_a_sibling_knows_whose_cache_is_where(pair: tuple[Replica, Replica]) -> 
     assert two.governor.statistics().reserved_tokens == 60_000
 
 
+def test_what_was_in_the_table_at_the_start_is_as_old_as_it_is(
+    pair: tuple[Replica, Replica],
+) -> None:
+    one, two = pair
+    one.begin("a", now=0.0)
+    one.end("a", now=1.0)
+    [(key, value)] = one.reported(1.0).items()
+
+    two.sharing.receive(key, value, 500.0, UNIX_S + 31.0)
+
+    assert two.agent("a").since_s == pytest.approx(470.0)
+    assert two.agent("a").began_s == pytest.approx(469.0)
+
+
+def test_an_agent_began_when_the_first_of_all_replicas_saw_it(
+    pair: tuple[Replica, Replica],
+) -> None:
+    one, two = pair
+    two.begin("a", now=3.0)
+    two.end("a", now=4.0)
+    two.begin("a", now=5.0)
+    one.begin("a", now=5.0)
+
+    one.hears(two.reported(5.0), now=5.0)
+    early = one.agent("a").began_s
+    two.end("a", now=12.0)
+    [(key, value)] = two.reported(12.0).items()
+    younger = decode_update(value)
+    record = msgspec.structs.replace(younger.record, age_s=0.0)
+    one.hears({key: encode_update("r1", 1, UNIX_S, record)}, now=13.0)
+
+    assert (early, one.agent("a").began_s) == (3.0, 3.0)
+
+
 def test_news_are_told_once_and_own_words_change_nothing(pair: tuple[Replica, Replica]) -> None:
     one, _ = pair
     one.begin("a")
@@ -103,7 +137,8 @@ def test_news_are_told_once_and_own_words_change_nothing(pair: tuple[Replica, Re
 
     one.hears(reported)
 
-    assert (one.reported(), one.agent("a").record(0.0)) == ({}, before)
+    assert one.reported() == {}
+    assert one.agent("a").record(0.0) == before
     statistics = one.sharing.statistics()
     assert (statistics.reported, statistics.received) == (1, 0)
     assert statistics.published_bytes == len(reported[key_of("a")])
@@ -336,7 +371,8 @@ def test_an_orphan_that_was_forgotten_is_passed_over(pair: tuple[Replica, Replic
     two.governor.table.remove(key_of("a"))
 
     two.sharing.settle({}, 0.0)
-    assert (two.sharing.settle({}, ABSENT_S), two.reported()) == (0, {})
+    assert two.sharing.settle({}, ABSENT_S) == 0
+    assert two.reported() == {}
 
 
 def test_a_turn_that_ended_is_under_way_no_more(pair: tuple[Replica, Replica]) -> None:

@@ -140,6 +140,17 @@ def test_what_failed_or_was_forgotten_or_left_is_not_counted() -> None:
     assert engine.plan(100.0) == []
 
 
+def test_a_worker_that_is_not_usable_is_looked_at_when_it_is() -> None:
+    engine = Engine()
+    engine.turn("waits", 30_000, 30_000, 0.0)
+    engine.touches.wrote(W1, 40_000, 1.0)
+    tokens, engine.fleet.tokens = engine.fleet.tokens, {}
+    assert engine.plan(1.0) == []
+
+    engine.fleet.tokens = tokens
+    assert engine.plan(2.0) == [key("waits")]
+
+
 def test_dearer_prefill_is_kept_where_cheap_prefill_is_not() -> None:
     engine = Engine()
     engine.fleet.per_token_ms = 0.001

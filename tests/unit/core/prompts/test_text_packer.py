@@ -53,27 +53,6 @@ def test_texts_stand_where_the_form_has_them(packer: TextPacker, encoder: Encode
     assert (encoder.asked, packer.packed) == ([["S be \u00fcs", "Uhi"], ["Uho"], ["Ua <d"]], 4)
 
 
-@pytest.mark.parametrize(
-    "messages",
-    [
-        [],
-        [("user", "a")],
-        chat("", "a"),
-        chat("a", " \u3000\n"),
-        chat("a", "a<b"),
-        [("system", "a"), {"role": "user", "content": "a", "name": "b"}],
-        [("system", "a"), {"role": "user", "name": "b"}],
-        [("system", "a"), {"role": "user", "content": None}],
-        [("system", "a"), {"role": 1, "content": "a"}],
-    ],
-)
-def test_anything_else_is_looked_at_more_closely(
-    packer: TextPacker, messages: list[Message]
-) -> None:
-    assert packer.pack(messages) is None
-    assert packer.packed == 0
-
-
 def test_what_is_forgotten_may_be_taught_anew(packer: TextPacker) -> None:
     packer.forget()
     assert packer.pack(chat("a", "b")) is None

@@ -5,7 +5,6 @@ from kvmesh.core.blocks.hashing import extend_hash, sequence_hashes
 from kvmesh.core.engines.kv_events import regaining
 from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.core.engines.kv_events.regaining import (
-    MOST_ANSWERS,
     PROOF_RUNS,
     SETTLE_S,
     CacheHit,
@@ -66,14 +65,6 @@ def test_an_answer_places_the_run_that_was_stored_for_its_prompt(lost: Regaining
     assert visible(lost) == 0
 
 
-def test_two_runs_with_the_same_beginning_are_not_placed(lost: Regaining) -> None:
-    lost.take(batch(store(2, parent=11), store(2, parent=99, block_hashes=[71, 72])), 1.0)
-
-    lost.served(hit(), 1.1)
-
-    assert lost.settle(9.0) == []
-
-
 @pytest.mark.parametrize(
     "event",
     [
@@ -102,20 +93,6 @@ def test_opaque_extras_count_where_they_stand() -> None:
     assert visible(one) == 4
 
 
-def test_an_answer_is_looked_at_however_many_follow_before_its_events_have_come(
-    lost: Regaining,
-) -> None:
-    """400 a second pushed each one out before it was, for ever."""
-    lost.take(batch(store(2, parent=11)), 1.0)
-    lost.served(hit(), 1.1)
-    for number in range(2 * MOST_ANSWERS):
-        lost.served(hit(1), 1.1 + number / 400)
-
-    lost.settle(1.1 + SETTLE_S)
-
-    assert visible(lost) == 4
-
-
 @pytest.mark.parametrize("gone", [11, 12, 13])
 def test_a_run_that_is_not_whole_any_more_is_not_placed(lost: Regaining, gone: int) -> None:
     lost.take(batch(store(2, parent=11)), 1.0)
@@ -138,20 +115,6 @@ def test_what_two_runs_stand_on_is_believed_until_both_their_parents_are_gone(
     assert visible(lost) == 2
     lost.take(batch(remove(81, 70)), 9.0)
     assert visible(lost) == 0
-
-
-def test_a_placed_block_that_is_stored_again_is_gone_when_it_was_removed_as_often(
-    lost: Regaining,
-) -> None:
-    lost.take(batch(store(2, parent=11)), 1.0)
-    lost.served(hit(), 1.1)
-    lost.settle(9.0)
-
-    lost.take(batch(store(0, parent=None)), 9.0)
-    lost.take(batch(remove(11)), 9.0)
-    assert visible(lost) == 4
-    lost.take(batch(remove(11)), 9.0)
-    assert visible(lost) == 1
 
 
 def test_the_oldest_runs_are_let_go_and_those_that_change_nothing_prove_nothing(

@@ -4,7 +4,6 @@ import pytest
 
 from kvmesh.core.blocks.hashing import (
     extend_hash,
-    lookahead_digest,
     namespace_root,
     sequence_hashes,
 )
@@ -57,16 +56,3 @@ def test_extras_stand_where_their_block_begins() -> None:
     first = sequence_hashes(TOKENS[:4], 2, 3, 5)
     second = sequence_hashes(TOKENS[4:], 2, extend_hash(first[-1], 7))
     assert (path.root, list(path.contents)) == (3, first + second)
-
-
-def test_keys_cover_the_tokens_behind_each_unit() -> None:
-    event = EngineStored((1, 2), None, packed(*TOKENS), 4, lookahead=(packed(4, 5), packed(90, 91)))
-
-    path = path_of(event, None, [0, 1], 4, b"")
-
-    contents = sequence_hashes(TOKENS, 4)
-    assert list(path.keys) == [
-        extend_hash(contents[0], lookahead_digest(packed(4, 5))),
-        extend_hash(contents[1], lookahead_digest(packed(90, 91))),
-    ]
-    assert list(path_of(event, None, [None, None], 4, b"").keys) == []
