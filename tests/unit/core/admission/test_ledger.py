@@ -32,6 +32,18 @@ def test_who_waits_has_a_quantum_left_and_service_uses_it_up() -> None:
     assert not ledger.refill()
 
 
+def test_a_round_begins_when_nobody_who_waits_has_anything_left() -> None:
+    ledger = waiting("a", "b")
+    ledger.charge(A, 130)
+    ledger.charge(B, 100)
+
+    assert ledger.refill()
+
+    assert (ledger.left(A), ledger.left(B)) == (70, 100)
+    assert not ledger.refill()
+    assert not Ledger(100).refill()
+
+
 def test_service_while_nobody_waits_makes_no_debt() -> None:
     ledger = Ledger(100)
     ledger.charge(ledger.account("a"), 5000)

@@ -89,6 +89,10 @@ def test_depths_are_hashes_of_what_stands_before_them(unit: str, times: int) -> 
     ]
 
 
+def test_no_depth_is_beyond_the_last() -> None:
+    assert [one.chars for one in depth_keys(0, "x" * 40_000)] == [*DEPTHS]
+
+
 def test_texts_that_cannot_be_encoded_have_keys_too() -> None:
     odd = "\udcff" * 300
 

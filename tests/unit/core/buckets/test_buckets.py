@@ -288,6 +288,15 @@ def test_a_retry_and_a_question_are_not_counted() -> None:
     assert table.reasons == {}
 
 
+def test_buckets_that_left_are_not_counted_any_more() -> None:
+    table = make_table("chat/a1", "code/b1")
+    table.route(ANY, 0.0)
+
+    table.remove_replica("b1")
+
+    assert (table.buckets(), table.route(ANY, 0.0).bucket) == (("chat",), "chat")
+
+
 @pytest.mark.parametrize("bound", [BucketRequest(bucket="chat"), BucketRequest(model="chat-m")])
 def test_what_is_bound_to_its_bucket_goes_to_no_other(bound: BucketRequest) -> None:
     table = make_table("chat/a1", "code/b1", rules=("bucket=chat,model=chat-*",))

@@ -79,3 +79,10 @@ def test_an_example_that_all_prompts_begin_with_is_no_conversation() -> None:
     asked = [("user", "1 + 1"), ("assistant", "2"), ("user", "2 + 2"), ("assistant", "4")]
     asked += [("user", "more"), ("assistant", "what?"), ("user", "5 + 5")]
     assert other.find(chat_keys(0, [SYSTEM, *asked]), 0.0) == ("b",)
+
+
+def test_asking_counts_nothing() -> None:
+    known = Conversations(HomeOptions())
+    send(known, few_shot("0"), "a")
+
+    assert {known.find(few_shot("1"), 0.0, passes=False) for _ in range(9)} == {("a",)}

@@ -93,5 +93,15 @@ def test_a_system_prompt_of_a_line_does_not_crowd_one_bucket() -> None:
     assert max(counts) - min(counts) <= MOST_AHEAD + 2
 
 
+def test_who_only_asks_changes_nothing() -> None:
+    placing = new_placing()
+    question = BucketRequest(
+        prompt_start="k", prompt_chars=40_000, keys=text_keys(0, "k"), asks=True
+    )
+
+    assert {send(placing, question, note_alive=False) for _ in range(50)} == {home_of("k")}
+    assert len(placing.conversations.homes) == 0
+
+
 def test_a_prompt_without_a_text_has_a_home() -> None:
     assert send(new_placing(), BucketRequest()) in NAMES

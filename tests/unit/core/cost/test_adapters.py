@@ -24,6 +24,16 @@ def test_an_adapter_costs_a_load_where_it_is_not_held_and_nothing_where_nobody_k
     assert adapters.held(C) == ()
 
 
+def test_what_an_engine_tells_in_use_is_held_and_fewer_slots_hold_less() -> None:
+    adapters = known(slots=3)
+    adapters.receive(A, AdapterReport(3, ("y", "z")))
+    assert adapters.held(A) == ("x", "y", "z")
+
+    adapters.receive(A, AdapterReport(1, ("y", "z")))
+
+    assert adapters.held(A) == ("y",)
+
+
 def test_slots_beyond_any_engines_are_bounded() -> None:
     adapters = AdapterSlots()
     adapters.receive(A, AdapterReport(10**12, tuple(map(str, range(MOST_SLOTS + 5)))))

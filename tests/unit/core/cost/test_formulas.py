@@ -156,6 +156,16 @@ def test_dynamo_gives_credit_that_decays_with_backlog() -> None:
     assert DYNAMO.formula.function(idle, whole, DynamoWeights(overlap_score_credit=9.0)) == 110
 
 
+def test_dynamos_credit_decays_with_backlog_beyond_the_least_in_prompts() -> None:
+    less = make_candidate("w1", prompt_tokens=1, prefill_tokens=30, overlap_blocks=1)
+    more = make_candidate("w2", prompt_tokens=1, prefill_tokens=31, overlap_blocks=1)
+    whole = survey([less, more], NO_WEIGHTS)
+    decay = DynamoWeights(overlap_score_credit_decay=1.0)
+
+    assert DYNAMO.formula.function(less, whole, decay) == 31 / 16 - 1
+    assert DYNAMO.formula.function(more, whole, decay) == 32 / 16 - 1 / 2
+
+
 def test_preble_exploits_a_prefix_longer_than_the_rest() -> None:
     longest = make_candidate("w1", overlap_blocks=60, uncached_tokens=640, prefill_tokens=9000)
     equal = make_candidate("w2", overlap_blocks=60, uncached_tokens=640, prefill_tokens=8000)

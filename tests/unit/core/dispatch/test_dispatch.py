@@ -86,6 +86,7 @@ class Routers:
 
 
 def placed_of(one: Dispatched) -> Placed:
+    assert one.placed is not None
     return one.placed
 
 

@@ -337,6 +337,13 @@ def test_few_requests_at_sessions_workers_are_kept(monkeypatch: pytest.MonkeyPat
     assert (workers, len(one._pinned)) == ({"v", "w"}, 1)
 
 
+def test_where_no_events_tell_nothing_is_asked_of_them() -> None:
+    dispatch = dispatch_to("v")
+    dispatch.follows_events = False
+
+    assert placed_of(ask(Way(dispatch))).event_tokens == -1
+
+
 @pytest.mark.parametrize("affinity", ["hard", "soft"])
 def test_a_session_with_targets_that_its_worker_would_miss(affinity: Any) -> None:
     dispatch = dispatch_to("v", "w")

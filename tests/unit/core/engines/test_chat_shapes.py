@@ -88,6 +88,14 @@ def test_the_prompt_ends_where_the_first_image_would_stand(
     assert render(body, engine, template) == wanted
 
 
+def test_vllm_takes_tool_arguments_that_are_already_an_object() -> None:
+    template = "{{ messages[0].tool_calls | tojson }}"
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    body = {"messages": [{"role": "assistant", "content": "", "tool_calls": [call]}, USER]}
+
+    assert '"arguments": {"a": 1}' in render(body, "vllm", template)
+
+
 def test_sglang_leaves_tool_calls_of_other_roles_encoded() -> None:
     template = "{{ messages[0].tool_calls | tojson }}"
     calls = [{"function": {"name": "f", "arguments": "{}"}}, {"function": None}]

@@ -68,3 +68,9 @@ def test_facts_are_what_was_learned() -> None:
     assert facts.prefill_token_ms == pytest.approx(0.15, rel=0.1)
     assert (facts.prefill_fixed_ms, facts.output_token_ms) == (0.0, 20.0)
     assert (facts.blocks, facts.block_size, facts.replicas) == (2000, 16, 2)
+
+
+def test_a_fleet_that_showed_nothing_yet_is_taken_as_it_is_believed() -> None:
+    facts = fleet_facts(scheduler(WorkerInfo(), WorkerInfo()), 1, 0.0)
+
+    assert (facts.speeds, facts.blocks, facts.output_token_ms) == ((1.0, 1.0), 0, 0.0)

@@ -38,6 +38,16 @@ def test_each_cause_is_a_share_of_what_there_is() -> None:
     assert found.wanted["programs"] == pytest.approx(2 * 0.75 / 0.8)
 
 
+def test_held_prompts_are_work_for_all_workers_together() -> None:
+    workers = [use("a", per_token_s=0.001), use("b", per_token_s=0.003)]
+
+    found = saturation(workers, OPTIONS, held_tokens=8000)
+
+    # 16 s of prefill of one worker, of whom two may have 2 s each.
+    assert found.share["held"] == pytest.approx(4.0)
+    assert found.wanted["held"] == pytest.approx(16.0 / 2.0 / 0.8)
+
+
 def test_unusable_workers_count_for_nothing() -> None:
     full = use("a", capacity_tokens=10, used_tokens=10, backlog_s=9.0, usable=False)
 
@@ -105,4 +115,5 @@ def test_every_worker_has_a_place_and_costs_never_fall(workers: list[WorkerUse])
 def test_without_any_worker_what_waits_wants_one(waiting: int, held: int, wanted: float) -> None:
     found = saturation([], OPTIONS, waiting_tokens=waiting, held_tokens=held)
 
-    assert (found.workers, found.share, sum(found.wanted.values())) == (0, {}, wanted)
+    assert (found.workers, found.share) == (0, {})
+    assert sum(found.wanted.values()) == wanted

@@ -84,6 +84,19 @@ def test_it_never_takes_more_memory_than_it_may_and_keeps_families_whole(
     assert held.statistics().seen == len(requests)
 
 
+def test_half_of_the_families_is_left_out_when_memory_is_short() -> None:
+    held = ring(100 * ROW_BYTES)
+    families = [number * 0x9E3779B97F4A7C15 % 2**64 for number in range(150)]
+    for number, family in enumerate(families):
+        held.add(row(float(number), traced(family)), float(number))
+
+    rows, share = held.sample(0.0, 150.0)
+
+    assert held.statistics().level == 1
+    assert all(one.traced.family < 2**63 for one in rows)
+    assert share == pytest.approx(len(rows) / 150)
+
+
 def test_what_is_left_out_is_counted_and_not_kept() -> None:
     held = ring(10 * ROW_BYTES)
     for number in range(12):

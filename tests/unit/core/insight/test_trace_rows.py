@@ -64,6 +64,15 @@ def test_what_was_counted_is_taken_where_the_engine_reports_nothing() -> None:
     assert [row.output_tokens for row in rows(ring)] == [5, 5]
 
 
+def test_an_answer_without_tokens_has_one_and_no_time_between() -> None:
+    log, ring = traced_log()
+    play(log, first=False).output_tokens = 0
+    log.settle()
+
+    (row,) = rows(ring)
+    assert (row.output_tokens, row.ttft_ms, row.itl_ms) == (1, None, None)
+
+
 @pytest.mark.parametrize(
     ("state", "status", "first", "kept"),
     [

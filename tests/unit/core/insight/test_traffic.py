@@ -1,6 +1,8 @@
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvmesh._native import Totals
 from kvmesh.core.insight.histogram import SECONDS
@@ -34,6 +36,13 @@ def test_only_the_last_seconds_are_kept() -> None:
         totals.refused(second)
 
     assert [one.second for one in seconds(totals)] == list(range(90, 100))
+
+
+@given(st.lists(st.floats(0.02, 1e6), min_size=1), st.floats(0.0, 1.0))
+def test_a_sketch_knows_quantiles_to_a_few_percent(durations: list[float], share: float) -> None:
+    exact = sorted(durations)[int(share * (len(durations) - 1))]
+
+    assert sketch_quantile(sketch_of(durations), share) == pytest.approx(exact, rel=0.026)
 
 
 def test_replicas_seconds_are_summed() -> None:

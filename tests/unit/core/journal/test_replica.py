@@ -6,6 +6,7 @@ from kvmesh.core.blocks.events import (
     Batch,
     Cleared,
     Event,
+    Removed,
     Stored,
     WorkerId,
 )
@@ -53,6 +54,16 @@ def test_a_store_that_does_not_fit_is_a_gap_until_the_worker_starts_over() -> No
     assert made.cursors()[A].gap
     made.fold(3, A, batch(9, Cleared(), stored(ROOT, 1)), 0.0)
     assert made.cursors()[A] == Cursor(1, 11)
+
+
+def test_replicas_that_read_the_same_claim_the_same() -> None:
+    records = [
+        (A, batch(1, Cleared(), stored(ROOT, 1, 2))),
+        (B, batch(1, stored(ROOT, 1))),
+        (A, batch(3, Removed(pack_hashes([2])))),
+    ]
+
+    assert replica(*records).claim() == replica(*records).claim()
 
 
 def test_a_peer_that_claims_otherwise_is_found_out() -> None:

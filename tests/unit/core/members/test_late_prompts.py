@@ -86,4 +86,5 @@ def test_a_served_prompt_counts_and_a_failed_one_does_not() -> None:
     board.end(served)
     board.end(served)
 
-    assert (board.believed, board.late.waiting) == ([(W, [ord("b")], 2.0)], {})
+    assert board.believed == [(W, [ord("b")], 2.0)]
+    assert board.late.waiting == {}

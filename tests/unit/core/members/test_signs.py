@@ -38,8 +38,9 @@ def test_who_is_back_by_an_answer_is_silent_and_asked_on() -> None:
     signs = asked()
     signs.back("a", 10.0)
 
-    assert (signs.silent, signs.due(10.0)) == ({"a"}, ["a"])
-    assert (signs.turns(13.4), signs.turns(13.5)) == ([], [("a", Turn.DEAD)])
+    assert signs.silent == {"a"}
+    assert (signs.due(10.0), signs.turns(13.4)) == (["a"], [])
+    assert signs.turns(13.5) == [("a", Turn.DEAD)]
 
 
 def test_nobody_is_asked_unless_somebody_asks() -> None:

@@ -33,6 +33,16 @@ class World:
         return [name for name, _ in self.silent.due(now)]
 
 
+def test_the_silent_are_asked_where_their_heartbeats_said_they_are() -> None:
+    world = World()
+    world.beat("a", 0.0)
+    world.beat("b", 2.0)
+
+    assert (world.silent.due(2.0), world.silent.due(2.1)) == ([], [("a", Beat("http://a"))])
+    assert world.silent.answered("a", "ok", 2.2) is None
+    assert world.expire(3.6) == []
+
+
 def test_who_refuses_twice_is_given_up_and_who_is_slow_only_when_its_time_is_over() -> None:
     world = World()
     world.beat("a", 0.0)

@@ -85,6 +85,17 @@ def test_a_pause_is_expected_while_it_lasts() -> None:
     assert expected.p50_s < expected.p90_s
 
 
+def test_a_governor_that_is_not_shared_keeps_no_news() -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+    governor.shared = False
+
+    turn = take(governor, "a", 700, 0.0)
+    governor.ended(turn, make_end(), 1.0)
+
+    assert governor.updates == {}
+    assert governor.table.find(turn.agent) is not None
+
+
 def test_pauses_are_learned_whether_somebody_asks_or_many_have_come() -> None:
     governor = make_governor(SmallFleet(w1=1000))
     for number in range(2 * MOST_UNREAD):

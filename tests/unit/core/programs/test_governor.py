@@ -164,6 +164,23 @@ def test_a_held_turn_whose_agent_was_forgotten_is_let_go_all_the_same() -> None:
     assert governor.cancel("c/1")
 
 
+def test_room_is_left_for_an_older_turn_that_a_sibling_holds() -> None:
+    one, two = (make_governor(SmallFleet(w1=1000), max_wait_s=60.0) for _ in range(2))
+    first = take(one, "a", 700, 0.0)
+    assert one.ask(make_turn("old", 700), 1.0) is None
+    for name, agent in one.updates.items():
+        assert not two.receive(name, agent.record(1.0), 1.0)
+    assert two.ask(make_turn("young", 700), 2.0) is None
+    one.updates.clear()
+    one.ended(make_turn("a", 700, final=True), make_end(), 3.0)
+    for name, agent in one.updates.items():
+        assert not two.receive(name, agent.record(3.0), 3.0)
+    assert first.agent in one.updates
+
+    assert (two.release(3.0), [name for name, _ in one.release(3.0)]) == ([], ["old/1"])
+    assert [name for name, _ in two.release(62.0)] == ["young/1"]
+
+
 def test_a_siblings_turn_that_should_be_over_has_no_claim() -> None:
     one, two = (make_governor(quick_fleet(), max_wait_s=inf) for _ in range(2))
     take(one, "a", 700, 0.0)

@@ -121,6 +121,17 @@ def test_chats_that_end_otherwise_or_are_not_known_are_rendered_as_a_whole() -> 
     assert other.say(SAID) is not None
 
 
+def test_ids_longer_than_what_they_were_made_of_are_not_kept() -> None:
+    chats = Chats(LOOP, width=2)
+    long = [{"role": "user", "content": "x" * 1000}]
+
+    for _ in range(2):
+        assert chats.say(long) == "<s>user:" + "x" * 1000
+    one = chats.read(long).messages[0]
+    assert isinstance(one, KnownMessage)
+    assert (one.seen, one.ids) == ((), b"")
+
+
 def test_tools_of_other_numbers_are_other_contexts() -> None:
     tools = [{"type": "function", "function": {"name": name}} for name in "ab"]
     chats = Chats(LOOP.replace("<s>", "<s>{{ tools[0].function.name }}"))

@@ -1,6 +1,7 @@
 import pytest
 
 from kvmesh.core.prompts.model_files import (
+    ConfiguredToken,
     model_vocab_size,
     parse_tokenizer_config,
 )
@@ -38,6 +39,17 @@ def test_the_old_token_map_counts_only_without_the_new_table() -> None:
     new = parse_tokenizer_config({"bos_token": "<s>", "added_tokens_decoder": {}}, token_map)
 
     assert (old.named_tokens, new.named_tokens) == ({"bos_token": "<map>"}, {"bos_token": "<s>"})
+
+
+def test_added_tokens_come_in_id_order() -> None:
+    decoder = {"10": {"content": "<b>"}, "9": TOKEN}
+
+    parsed = parse_tokenizer_config({"added_tokens_decoder": decoder}, {})
+
+    assert parsed.added_tokens == (
+        ConfiguredToken("<t>", normalized=False, special=True),
+        ConfiguredToken("<b>"),
+    )
 
 
 @pytest.mark.parametrize("decoder", [{"x": TOKEN}, {"1": {"content": 1}}, {"1": 2}])

@@ -1,5 +1,7 @@
 import pytest
 
+from kvmesh.core.cost.catalogue import Formulas
+from kvmesh.core.cost.own_function import own_cost
 from kvmesh.core.routing.model_policy import ModelPolicies, ModelPolicy, parse_model_policy
 from kvmesh.errors import ConfigError
 
@@ -62,3 +64,14 @@ def test_models_without_end_are_not_kept() -> None:
     policies = ModelPolicies([ModelPolicy("a*", router_mode="random")])
 
     assert {policies.find(f"a{number}").router_mode for number in range(600)} == {"random"}
+
+
+def test_a_formula_of_a_file_is_named_without_its_folder() -> None:
+    formulas = Formulas([own_cost(lambda c, f: c.active_requests + f.max_waiting, "b.py:f")])
+
+    known = parse_model_policy("model=a,kv-cost=x/b.py:f", formulas=formulas)
+    unchecked = parse_model_policy("model=a,kv-cost=x/b.py:f", formulas=None)
+
+    assert known == unchecked == ModelPolicy("a", kv_cost="b.py:f")
+    with pytest.raises(ConfigError, match=r"kv-cost 'b.py:f' is unknown"):
+        parse_model_policy("model=a,kv-cost=x/b.py:f")

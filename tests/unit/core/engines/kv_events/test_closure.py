@@ -61,3 +61,10 @@ def test_a_forgotten_child_does_not_come_back_with_its_parent() -> None:
     events = closure.hold(ROOT, [99])
 
     assert sorted(block for one in events for block in unpack_hashes(one.hashes)) == [2, 3, 99]
+
+
+def test_holding_a_block_again_says_nothing() -> None:
+    closure = Closure()
+    closure.hold(ROOT, [1, 2])
+
+    assert closure.hold(ROOT, [1, 2]) == []

@@ -149,6 +149,16 @@ def test_a_quiet_publisher_is_asked_for_a_lost_last_batch() -> None:
     assert delivered(source.on_reply(2, 2, payload(2), 15)) == [2]
 
 
+def test_live_batches_pass_while_a_replay_is_under_way() -> None:
+    source = caught_up(1)
+    source.on_time(10)
+
+    assert delivered(source.on_live(1, payload(1), 10)) == [1]
+    assert source.on_live(0, payload(0), 10) == []
+    assert source.on_reply(2, 0, payload(0), 10) == []
+    assert source.on_reply(2, END_OF_REPLAY, b"", 10) == [SourceCaughtUp(1)]
+
+
 def test_without_replay_gaps_are_lost_at_once() -> None:
     source = EventSource(OPTIONS, can_replay=False)
 
@@ -161,6 +171,19 @@ def test_without_replay_gaps_are_lost_at_once() -> None:
         Deliver(1, payload(1, "b")),
     ]
     assert source.on_time(100) == []
+
+
+def test_an_engine_that_restarts_within_a_replay_is_followed_from_its_start() -> None:
+    source = caught_up(2)
+    source.on_time(10)
+    source.on_live(5, payload(5), 10)
+    source.on_reply(2, 1, payload(1), 10)
+    source.on_reply(2, 2, payload(2), 10)
+    source.on_reply(2, 3, payload(3), 10)
+    source.on_reply(2, 4, payload(4), 10)
+    source.on_reply(2, 5, payload(5, "b"), 10)
+
+    assert source.on_reply(2, END_OF_REPLAY, b"", 10) == [Restarted(), AskReplay(3, 0)]
 
 
 def test_everything_can_be_had_anew() -> None:
@@ -242,6 +265,15 @@ def test_a_live_batch_that_is_the_next_ends_a_replay_that_nobody_answers() -> No
 
     assert source.on_live(0, payload(0), 0) == [Deliver(0, payload(0)), SourceCaughtUp(0)]
     assert (source.on_time(2), source.on_live(1, payload(1), 3)) == ([], [Deliver(1, payload(1))])
+
+
+def test_a_hole_in_the_answer_is_asked_for_again_at_once() -> None:
+    source = caught_up()
+    source.on_live(9, payload(9), 0)
+    source.on_reply(2, 0, payload(0), 0)
+
+    assert source.on_reply(2, 4, payload(4), 0) == [AskReplay(3, 0)]
+    assert source.on_reply(2, 5, payload(5), 0) == []
 
 
 def test_after_a_reconnect_an_engine_with_fewer_batches_is_a_new_one() -> None:

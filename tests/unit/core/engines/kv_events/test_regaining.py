@@ -117,6 +117,20 @@ def test_what_two_runs_stand_on_is_believed_until_both_their_parents_are_gone(
     assert visible(lost) == 0
 
 
+def test_a_placed_block_that_is_stored_again_is_gone_when_it_was_removed_as_often(
+    lost: Regaining,
+) -> None:
+    lost.take(batch(store(2, parent=11)), 1.0)
+    lost.served(hit(), 1.1)
+    lost.settle(9.0)
+
+    lost.take(batch(store(0, parent=None)), 9.0)
+    lost.take(batch(remove(11)), 9.0)
+    assert visible(lost) == 4
+    lost.take(batch(remove(11)), 9.0)
+    assert visible(lost) == 1
+
+
 def test_the_oldest_runs_are_let_go_and_those_that_change_nothing_prove_nothing(
     lost: Regaining,
 ) -> None:

@@ -13,6 +13,7 @@ from kvmesh.core.engines.vllm.handshake import (
     mooncake_engine_ids,
     transfer_params,
 )
+from kvmesh.errors import CodecError
 
 BODY = (
     b'{"model":"m","messages":[{"role":"user","content":"\\u00e9"}],"stream":true,"stop":["x"],'
@@ -124,3 +125,9 @@ def test_p2p_workers_find_each_other_in_the_requests_id() -> None:
 
     assert name == b"___prefill_addr_h:8998___decode_addr_d:21001_" + b"%032x" % 255
     assert not P2P_NCCL.whole
+
+
+@pytest.mark.parametrize("way", CONNECTORS)
+def test_what_is_no_object_cannot_be_split(way: Connector) -> None:
+    with pytest.raises(CodecError):
+        way.prefill(b"[]", MEETING)

@@ -3,6 +3,7 @@
 import pytest
 
 from kvmesh._native import Peer
+from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.graded import grade
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.members.loads import MOST_TOKENS
@@ -83,6 +84,14 @@ def test_a_few_states_may_begin_in_one_message() -> None:
 
     assert read_records("p", data).events == [StateBegins()] * 4
     assert folds(data)
+
+
+def test_shares_follow_the_records() -> None:
+    shares = Shares(1, 2, [], True)
+
+    batch = read_records("p", message(bare(1, 5), shares=shares))
+
+    assert (batch.events, batch.shares) == ([Prefilled("p#5")], shares)
 
 
 def test_served_and_unknown_verdicts_are_bounded() -> None:

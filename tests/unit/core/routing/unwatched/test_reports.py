@@ -36,6 +36,16 @@ def test_what_is_missing_ended_between_two_reports() -> None:
     assert taken(reports, [booking("a"), booking("b")], 12.0) == [("a", Span(9.0, 11.0))]
 
 
+def test_a_report_counts_once() -> None:
+    reports = make_reports()
+    reports.receive(W1, 0, 12.0)
+
+    assert reports.has_updates()
+    assert taken(reports, [booking("a")], 12.0)
+    assert not reports.has_updates()
+    assert taken(reports, [booking("a")], 12.0) == []
+
+
 def test_what_ended_as_predicted_is_shown_first() -> None:
     reports = make_reports()
     reports.receive(W1, 2, 10.0)

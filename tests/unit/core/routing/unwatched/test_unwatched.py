@@ -15,7 +15,7 @@ from kvmesh.core.routing.unwatched.unwatched import (
     Why,
 )
 from tests.unit.core.routing import scheduling
-from tests.unit.core.routing.scheduling import W1, index_of
+from tests.unit.core.routing.scheduling import W1, W2, index_of
 
 SIZE = 16
 OPTIONS = UnwatchedOptions(report_age_s=1.0, fresh_s=5.0, most_s=100.0, grow_s=1.0)
@@ -86,6 +86,15 @@ def test_a_prompt_is_computed_when_its_worker_tells_of_its_last_block() -> None:
 
     assert (before, unwatched.check(0.2)) == ([], [Prefilled("r1", seen=True)])
     assert unwatched.check(0.3) == []
+
+
+def test_another_workers_blocks_prove_nothing() -> None:
+    unwatched, scheduler = make_unwatched()
+    follow(unwatched, scheduler, "r1")
+
+    store(scheduler, 1, worker=W2)
+
+    assert unwatched.check(0.2) == []
 
 
 def test_what_was_sent_before_a_prompt_that_is_computed_is_computed_too() -> None:

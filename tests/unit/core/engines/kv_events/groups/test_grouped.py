@@ -190,6 +190,16 @@ def test_hashes_that_cover_tokens_behind_them_need_these_to_be_placed(make: Make
     assert [one for one in cache.take([EngineRemoved((24,))]) if one in gone] == gone
 
 
+def test_a_hash_keeps_its_first_content_and_unused_boundaries_go(make: Make) -> None:
+    cache = make()
+    cache.take([FULL, STATE])
+
+    assert cache.take([stored((11,), [7, 7, 7, 7])]) == []
+    assert cache.take([stored((31, 31), [1, 2, 3, 4, 5, 6, 7, 8])]) != []
+    assert cache.take([EngineRemoved((31, 31))]) != []
+    assert cache.dump() == [Reuse(), chain(ROOT, *H), ends(H[3])]
+
+
 def test_blocks_beyond_the_bound_are_not_followed(
     monkeypatch: pytest.MonkeyPatch, make: Make
 ) -> None:
