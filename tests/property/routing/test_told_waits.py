@@ -9,7 +9,8 @@ from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.core.routing.decision import RouteRequest
-from tests.unit.core.routing.test_late_binding import W1, W2, make_governed
+from tests.unit.core.routing.scheduling import W1, W2
+from tests.unit.core.routing.test_late_binding import make_governed
 
 LOOK_S = 0.25
 BLOCKS = 900

@@ -150,8 +150,7 @@ def test_who_was_passed_over_keeps_a_claim_of_some_quanta() -> None:
 
     ledger.receive("r2", 1, reported(row(B, 0, waiting=1), serial=1, beat=True))
 
-    assert ledger.left(B) == 100
-    assert ledger.left(A) == 100 - PASSED_QUANTA * 100
+    assert (ledger.left(B), ledger.left(A)) == (100, 100 - PASSED_QUANTA * 100)
     assert ledger.remote_claims()
 
 
@@ -163,8 +162,7 @@ def test_only_what_changed_is_told_in_messages_of_a_bounded_size() -> None:
 
     assert first is not None
     assert second is not None
-    assert (len(first.rows), len(second.rows)) == (MAX_ROWS, 6)
-    assert first.serial == MAX_ROWS + 6
+    assert (len(first.rows), len(second.rows), first.serial) == (MAX_ROWS, 6, MAX_ROWS + 6)
     assert first.left == 100
     assert ledger.publish() is None
     assert [ledger.updates] == [False]
@@ -196,8 +194,7 @@ def test_tenants_beyond_those_that_wait_share_an_account() -> None:
 
     one, other = ledger.begin_waiting("one more"), ledger.begin_waiting("another")
 
-    assert (one, other) == (REST, REST)
-    assert len(ledger) == MAX_ACCOUNTS + 1
+    assert (one, other, len(ledger)) == (REST, REST, MAX_ACCOUNTS + 1)
     ledger.charge(REST, 50)
     ledger.give_back("one more", 20)
     assert ledger.left(REST) == 70

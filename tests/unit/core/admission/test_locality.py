@@ -113,8 +113,7 @@ def test_who_would_rather_wait_lets_others_go_ahead_by_a_quantum_and_then_goes_a
 
     released = held.release(room)
 
-    first = released.index("a1")
-    assert 15 <= first <= 21
+    assert 15 <= released.index("a1") <= 21
     assert "a2" in released
 
 
@@ -122,8 +121,7 @@ def test_a_worker_is_waited_for_while_those_ahead_would_wait_as_well() -> None:
     held, room = Held("a1", "b1"), Room(wait=["a1", "b1"])
     held.ledger.charge(key_of("b"), 250)
 
-    assert held.release(room) == []
-    assert room.asked == ["a1"]
+    assert (held.release(room), room.asked) == ([], ["a1"])
 
     assert held.release(Room(1, wait=["a1"])) == ["a1"]
 
@@ -143,10 +141,7 @@ def test_who_would_rather_wait_does_so_half_as_long_as_siblings_keep_room() -> N
 def test_who_can_go_nowhere_keeps_a_claim_to_one_quantum() -> None:
     held, room = Held("a1", *(f"b{number}" for number in range(60))), Room(nowhere=("a1",))
 
-    released = held.release(room)
-
-    assert len(released) == 60
-    assert held.ledger.left(key_of("a")) == 100
+    assert (len(held.release(room)), held.ledger.left(key_of("a"))) == (60, 100)
 
 
 def test_room_is_kept_for_who_waits_elsewhere_until_that_is_in_vain() -> None:
@@ -159,8 +154,7 @@ def test_room_is_kept_for_who_waits_elsewhere_until_that_is_in_vain() -> None:
     assert held.release(room, YIELD_S / 2) == []
     # The sibling serves its tenant: the time begins anew.
     held.ledger.receive("r2", 1, Shares(1, 95, [ShareRow(key_of("b"), 1, 5, 0, 5)]))
-    assert held.release(room, YIELD_S) == []
-    assert held.release(room, YIELD_S * 1.5) == []
+    assert (held.release(room, YIELD_S), held.release(room, YIELD_S * 1.5)) == ([], [])
     assert len(held.release(room, YIELD_S * 2.1)) == 30
 
 
@@ -169,8 +163,7 @@ def test_the_time_others_are_given_begins_with_room() -> None:
     held.ledger.receive("r2", 1, Shares(1, 100, [ShareRow(key_of("b"), 1, 0, 0, 5)]))
     held.release(Room(10))
 
-    assert held.release(Room(0), 0.0) == []
-    assert held.release(Room(), 2 * YIELD_S) == []
+    assert (held.release(Room(0), 0.0), held.release(Room(), 2 * YIELD_S)) == ([], [])
     assert len(held.release(Room(), 4 * YIELD_S)) == 10
 
 
@@ -183,7 +176,6 @@ def test_a_tenant_with_a_hundred_requests_costs_few_looks() -> None:
 
 
 def test_the_bound_is_stated_for_one_replica_and_for_several() -> None:
-    assert largest_gap(100, 50) == 500
-    assert largest_gap(100, 50, unheard=0) == 750
+    assert (largest_gap(100, 50), largest_gap(100, 50, unheard=0)) == (500, 750)
     assert largest_gap(100, 50, unheard=10, wrong=7) == 787
     assert largest_gap(100, 50, unheard=0, deaths=1, lost=20) == 1020

@@ -85,8 +85,7 @@ def test_the_same_request_is_not_held_twice() -> None:
     refusal = queue.offer(WaitingRequest("a/1", 1, "b"), 0.0)
 
     assert refusal is not None
-    assert refusal.reason == "request a/1 waits already"
-    assert len(queue) == 1
+    assert (refusal.reason, len(queue)) == ("request a/1 waits already", 1)
 
 
 def test_the_time_to_retry_follows_the_pace_of_releases() -> None:
@@ -124,10 +123,8 @@ def test_one_request_may_be_taken_whoevers_turn_it_is() -> None:
     rank, held = queue.find("b")
     queue.take("b", 3.0)
 
-    assert (held.request_id, held.queued_s) == ("b", 1.0)
-    assert rank[0] == 0.0
-    assert len(queue) == 1
-    assert (queue.statistics().released, queue.statistics().waited_s) == (1, 2.0)
+    assert (held.request_id, held.queued_s, rank[0]) == ("b", 1.0, 0.0)
+    assert (len(queue), queue.statistics().released, queue.statistics().waited_s) == (1, 1, 2.0)
 
 
 def test_what_admit_raises_leaves_the_queue_as_it_was() -> None:
@@ -142,8 +139,7 @@ def test_what_admit_raises_leaves_the_queue_as_it_was() -> None:
     with pytest.raises(RuntimeError, match="c/1"):
         queue.release(1.0, admit)
 
-    assert len(queue) == 3
-    assert sorted(ids(queue.release(2.0, take_all))) == ["b/1", "c/1", "d/1"]
+    assert (len(queue), sorted(ids(queue.release(2.0, take_all)))) == (3, ["b/1", "c/1", "d/1"])
 
 
 def test_a_request_of_negative_priority_is_shed_where_that_is_wished() -> None:
@@ -163,10 +159,8 @@ def test_what_waits_is_refused_at_the_latest_when_it_was_told() -> None:
     queue = make_queue(max_wait_s=10.0)
     offer(queue, "a/1", "a/2", "b/3", now=1.0)
 
-    assert queue.bound("a/2", 4.0) == 4.0
-    assert queue.bound("b/3", 50.0) == 11.0
-    assert ids(queue.expire(3.9)) == []
-    assert ids(queue.expire(4.0)) == ["a/2"]
+    assert (queue.bound("a/2", 4.0), queue.bound("b/3", 50.0)) == (4.0, 11.0)
+    assert (ids(queue.expire(3.9)), ids(queue.expire(4.0))) == ([], ["a/2"])
     queue.options = AdmissionOptions(max_wait_s=30.0)
     offer(queue, "a/4", now=5.0)
     assert ids(queue.expire(11.0)) == ["a/1", "b/3"]

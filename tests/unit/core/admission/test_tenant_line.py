@@ -14,8 +14,7 @@ def test_the_policy_counts_more_than_what_is_cached_and_that_more_than_arrival()
     one.sort_anew("c", 5)
 
     assert one.next_ones(()) == ["urgent", "c", "a", "b"]
-    assert one.next_ones({"c", "urgent"}) == ["a", "b"]
-    assert one.order("c") == (0.0, -5, 2)
+    assert (one.next_ones({"c", "urgent"}), one.order("c")) == (["a", "b"], (0.0, -5, 2))
 
 
 def test_once_enough_went_before_it_the_oldest_is_next_or_nobody() -> None:
@@ -25,8 +24,7 @@ def test_once_enough_went_before_it_the_oldest_is_next_or_nobody() -> None:
     assert len(one.next_ones({"0"})) == MAX_LOOKED
 
     one.served(str(MAX_OVERTAKEN))
-    assert one.next_ones(()) == ["0"]
-    assert one.next_ones({"0"}) == []
+    assert (one.next_ones(()), one.next_ones({"0"})) == (["0"], [])
 
 
 def test_the_next_oldest_begins_anew() -> None:
@@ -35,7 +33,5 @@ def test_the_next_oldest_begins_anew() -> None:
         one.served(str(number))
     one.leave("0")
 
-    assert one.overtaken == 0
-    assert len(one) == 8
-    assert one.oldest() == str(MAX_OVERTAKEN + 1)
-    assert len(one.next_ones(())) == 8
+    assert (one.overtaken, len(one)) == (0, 8)
+    assert (one.oldest(), len(one.next_ones(()))) == (str(MAX_OVERTAKEN + 1), 8)

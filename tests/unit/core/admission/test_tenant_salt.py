@@ -52,9 +52,7 @@ def test_two_tenants_or_two_own_salts_have_two_salts(
 ) -> None:
     made = TenantSalts(SECRET)
 
-    same = made.salt(one, own) == made.salt(other, others)
-
-    assert same == ((one, own) == (other, others))
+    assert (made.salt(one, own) == made.salt(other, others)) == ((one, own) == (other, others))
     assert made.salt(one, own) != made.public_salt()
 
 

@@ -6,9 +6,7 @@ from kvmesh.core.blocks.hashing import byte_blocks, namespace_root, sequence_has
 def test_a_longer_prompt_begins_with_the_blocks_of_the_shorter() -> None:
     short, long = byte_blocks(b"x" * 130, 16, 0), byte_blocks(b"x" * 130 + b"yz" * 64, 16, 0)
 
-    assert len(short) == 2
-    assert len(long) == 4
-    assert long.upto(4)[:2] == short.upto(2)[:2]
+    assert (len(short), len(long), long.upto(4)[:2]) == (2, 4, short.upto(2)[:2])
 
 
 def test_blocks_of_bytes_never_meet_those_of_ids_nor_of_another_namespace() -> None:

@@ -33,8 +33,7 @@ def test_counts_and_depths_are_those_of_the_naive_list(blocks: int) -> None:
     assert graded_count(blocks) == len(graded)
     assert [graded_depth(number) for number in range(1, len(graded) + 1)] == graded
     numbers = range(1, len(keys) + 1)
-    assert key_count(blocks) == len(keys)
-    assert [key_depth(number) for number in numbers] == keys
+    assert (key_count(blocks), [key_depth(number) for number in numbers]) == (len(keys), keys)
 
 
 @given(_BLOCKS, st.integers(-300, 300))

@@ -101,8 +101,7 @@ def test_a_block_has_at_least_one_token() -> None:
 
 
 def test_namespaces_have_their_golden_roots() -> None:
-    assert namespace_root() == 0
-    assert namespace_root(secret=0) == 0
+    assert (namespace_root(), namespace_root(secret=0)) == (0, 0)
     assert namespace_root(tenant="acme") == 9451413943308186508
     assert namespace_root(lora="adapter") == 17188109903170495421
     assert namespace_root(cache_salt="s") == 10420795243158607444
@@ -141,8 +140,7 @@ def test_namespaces_cannot_be_confused_by_moving_letters() -> None:
 
 
 def test_a_secrets_mark_tells_secrets_apart_and_gives_none_away() -> None:
-    assert secret_mark(b"") == 0
-    assert secret_mark(b"k" * 32) == 3830200553
+    assert (secret_mark(b""), secret_mark(b"k" * 32)) == (0, 3830200553)
     assert secret_mark(b"k" * 100) != secret_mark(b"k" * 99)
     assert secret_mark(b"k" * 32) != namespace_root(secret=b"k" * 32) & 0xFFFFFFFF
 
@@ -155,8 +153,7 @@ def test_an_image_changes_the_block_and_everything_behind_it() -> None:
 def test_hashes_travel_as_little_endian_u64s() -> None:
     data = pack_hashes([1, 2**64 - 1])
 
-    assert data == b"\x01" + bytes(7) + b"\xff" * 8
-    assert unpack_hashes(data) == (1, 2**64 - 1)
+    assert (data, unpack_hashes(data)) == (b"\x01" + bytes(7) + b"\xff" * 8, (1, 2**64 - 1))
     assert unpack_hashes(b"") == ()
     with pytest.raises(CodecError, match="9 bytes"):
         unpack_hashes(bytes(9))
@@ -170,11 +167,8 @@ def test_tokens_are_let_go_when_all_is_hashed() -> None:
     whole = list(hashes.upto(10))
     packed.clear()  # an error while a view of it is held
 
-    assert len(whole) == 10
-    assert list(hashes.upto(10)) == whole
+    assert (len(whole), list(hashes.upto(10))) == (10, whole)
 
 
 def test_ids_that_are_not_kept_are_none_behind_a_block() -> None:
-    hashes = BlockHashes.of([1, 2], 16)
-
-    assert hashes.behind(1, 4) is None
+    assert BlockHashes.of([1, 2], 16).behind(1, 4) is None

@@ -16,9 +16,6 @@ from kvmesh.core.buckets.beginnings import (
     text_keys,
 )
 
-MESSAGES = st.lists(
-    st.tuples(st.sampled_from(("user", "assistant", "tool")), st.text(max_size=9)), max_size=12
-)
 SYSTEM = ("system", "You are helpful.")
 
 
@@ -27,25 +24,6 @@ def all_keys(messages: list[tuple[str, str]], seed: int = 0) -> set[int]:
     keys = chat_keys(seed, messages)
     root = set() if keys.root is None else {keys.root.key}
     return {*keys.ends, *root}
-
-
-@given(MESSAGES, MESSAGES)
-def test_each_end_of_a_turn_is_a_key_of_its_follow_up(
-    said: list[tuple[str, str]], more: list[tuple[str, str]]
-) -> None:
-    messages = [SYSTEM, ("user", "first"), *said]
-    end = (*chat_keys(0, messages).ends, chat_keys(0, messages).root.key)[0]  # type: ignore[union-attr]
-
-    assert end in all_keys([*messages, *more])
-
-
-@given(st.lists(st.text(max_size=4), min_size=2, max_size=4))
-def test_where_a_text_ends_counts(texts: list[str]) -> None:
-    whole = chat_keys(0, [("user", "".join(texts))])
-    parted = chat_keys(0, [("user", text) for text in texts])
-
-    assert whole.root != parted.root or texts[0] == "".join(texts)
-    assert whole.root is None or whole.root.key not in parted.ends
 
 
 def test_instructions_end_with_the_last_message_of_the_head_and_the_root_with_the_first_user() -> (

@@ -106,10 +106,7 @@ def test_prompts_without_keys_take_turns_and_what_is_only_asked_takes_none() -> 
     placing = Placing("round-robin", HomeOptions())
 
     asked = [send(placing, BucketRequest(asks=True)) for _ in range(3)]
-    found = [send(placing, BucketRequest()) for _ in range(6)]
-
-    assert asked == ["a"] * 3
-    assert found == [*"abcabc"]
+    assert (asked, [send(placing, BucketRequest()) for _ in range(6)]) == (["a"] * 3, [*"abcabc"])
 
 
 def test_who_shares_a_beginning_joins_it_until_its_bucket_is_ahead() -> None:
@@ -117,8 +114,7 @@ def test_who_shares_a_beginning_joins_it_until_its_bucket_is_ahead() -> None:
 
     found = [send(placing, chat(f"user {number}")) for number in range(90)]
 
-    assert found[:9] == ["a"] * 9
-    assert Counter(found) == dict.fromkeys(NAMES, 30)
+    assert (found[:9], Counter(found)) == (["a"] * 9, dict.fromkeys(NAMES, 30))
 
 
 def test_a_lead_is_counted_for_each_worker_where_all_tell_theirs() -> None:

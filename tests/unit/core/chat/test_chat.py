@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from kvmesh.core.chat.chat import ChatInput, content_text, part_text
+from kvmesh.core.chat.chat import ChatInput, content_text
 from kvmesh.errors import RequestError
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
@@ -29,8 +29,7 @@ def test_what_is_no_chat_is_refused_by_name(body: bytes) -> None:
     with pytest.raises(RequestError) as caught:
         ChatInput.from_body(body)
 
-    assert caught.value.status == 400
-    assert caught.value.param == "messages"
+    assert (caught.value.status, caught.value.param) == (400, "messages")
 
 
 @pytest.mark.parametrize(
@@ -50,15 +49,6 @@ def test_calls_without_shape_are_refused(fields: dict[str, object], param: str) 
     assert caught.value.param == param
 
 
-def test_continuing_the_final_message_leaves_the_generation_prompt_out() -> None:
-    body = {"messages": [{"role": "assistant", "content": "x"}], "continue_final_message": True}
-
-    chat = ChatInput.from_body(body)
-
-    assert chat.continue_final_message
-    assert not chat.add_generation_prompt
-
-
 @pytest.mark.parametrize(
     ("parts", "kept"), [([IMAGE, TEXT], []), ([TEXT, IMAGE], [TEXT]), ([TEXT, "b", 7], [TEXT, "b"])]
 )
@@ -75,27 +65,6 @@ def test_a_chat_is_cut_before_its_first_media_part(parts: list[object], kept: li
     assert not chat.continue_final_message
 
 
-@pytest.mark.parametrize(
-    ("part", "text"),
-    [
-        ("x", "x"),
-        ({"type": "text", "text": "x"}, "x"),
-        ({"text": "x"}, "x"),
-        ({"type": "input_text", "text": "x"}, "x"),
-        ({"type": "output_text", "text": "x"}, "x"),
-        ({"type": "refusal", "refusal": "x"}, "x"),
-        ({"type": "thinking", "thinking": "x"}, "x"),
-        ({"type": "text", "text": 1}, None),
-        ({"type": "video_url"}, None),
-        (None, None),
-    ],
-)
-def test_only_text_parts_have_text(part: object, text: str | None) -> None:
-    assert part_text(part) == text
-
-
 def test_content_of_any_shape_has_a_text() -> None:
-    assert content_text("x") == "x"
-    assert content_text(None) == ""
-    assert content_text([TEXT, IMAGE, "b"]) == "a\nb"
-    assert content_text([TEXT, "b"], " ") == "a b"
+    assert (content_text("x"), content_text(None)) == ("x", "")
+    assert (content_text([TEXT, IMAGE, "b"]), content_text([TEXT, "b"], " ")) == ("a\nb", "a b")

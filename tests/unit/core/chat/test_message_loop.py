@@ -129,9 +129,7 @@ def test_values_set_in_front_are_told_and_macros_are_not() -> None:
 
     texts = template(source).render_messages(TemplateCall(MESSAGES), MESSAGES, choose)
 
-    assert texts == ["", "12", ""]
-    assert told[0][0] == 1
-    assert len(told[0]) == 2
+    assert (texts, told[0][0], len(told[0])) == (["", "12", ""], 1, 2)
 
 
 def test_what_cannot_be_told_apart_is_rendered_as_a_whole() -> None:

@@ -45,8 +45,7 @@ def test_what_is_told_is_put_together() -> None:
     ids = b"\2\0\0\0\3\0\0\0\3\0\0\0"
     assert found.kept() == Kept(b"\1\0\0\0", ids, marks=MARK * 3, lost="no ids")
     assert (found.events(), found.over, found.head.opening) == (3, True, b'{"id":"x"}')
-    assert streams.missed == 0
-    assert streams.used == found.size
+    assert (streams.missed, streams.used) == (0, found.size)
 
 
 def test_another_tenant_has_streams_of_its_own() -> None:
@@ -81,8 +80,7 @@ def test_a_later_turn_begins_anew_and_lost_ids_are_let_go() -> None:
     found = streams.find(("", "a"), 0.0)
 
     assert found is not None
-    assert (found.events(), bytes(found.ids), found.turn) == (1, b"", 5)
-    assert found.lost == "too long"
+    assert (found.events(), bytes(found.ids), found.turn, found.lost) == (1, b"", 5, "too long")
 
 
 def test_a_stream_is_forgotten_a_minute_behind_its_last_news() -> None:
@@ -104,8 +102,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(9):
         streams.take(begun(str(number), body=b"x" * 2000), 0.0)
 
-    kept = [number for number in range(9) if streams.find(("", str(number)), 0.0)]
-    assert kept == [6, 7, 8]
+    assert [number for number in range(9) if streams.find(("", str(number)), 0.0)] == [6, 7, 8]
     assert streams.used <= 10_000
     streams.take(begun("long", body=b"x" * 20_000), 0.0)
     assert (len(streams), streams.used) == (0, 0)
@@ -120,8 +117,7 @@ def test_news_travel_in_messages_within_a_bound() -> None:
 
     messages = encode_news([*news, begun("long", body=b"x" * 2000)], 1000)
 
-    assert [one for each in messages for one in decode_news(each)] == news
-    assert len(messages) == 5
+    assert ([one for each in messages for one in decode_news(each)], len(messages)) == (news, 5)
     assert all(len(one) < 1010 for one in messages)
     assert encode_news([], 1000) == []
 

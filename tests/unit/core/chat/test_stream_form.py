@@ -38,8 +38,7 @@ def test_a_plain_chat_goes_on_from_its_token_ids() -> None:
     assert chat(temperature=0) == GREEDY == StreamForm("exact", by_ids=True, again=True)
     assert chat(temperature=0.0, top_p=1, seed=7, stop_token_ids=[3]) == GREEDY
     assert chat() == chat(temperature=0.7) == SAMPLED == StreamForm("continued", by_ids=True)
-    assert completion(temperature=0) == GREEDY
-    assert completion(prompt=[1, 2, 3]) == SAMPLED
+    assert (completion(temperature=0), completion(prompt=[1, 2, 3])) == (GREEDY, SAMPLED)
 
 
 def test_what_the_engine_parses_or_looks_back_for_is_only_asked_again() -> None:
@@ -90,14 +89,12 @@ def test_other_apis_and_bodies_go_on_in_no_way() -> None:
     prompts: tuple[object, ...] = (["a", "b"], [[1], [2]], None, {})
     for prompt in prompts:
         assert completion(prompt=prompt).why == "several prompts"
-    assert completion(temperature="cold").word == "continued"
-    assert GREEDY.in_words() == "exact"
+    assert (completion(temperature="cold").word, GREEDY.in_words()) == ("continued", "exact")
     assert form_of(b"{}", "messages").in_words() == "no: the messages API"
 
 
 def test_what_goes_on_may_leave_its_last_field_out() -> None:
-    asked = b'{"model":"m","return_token_ids":true}'
-    assert without_ids(asked) == b'{"model":"m"}'
+    assert without_ids(b'{"model":"m","return_token_ids":true}') == b'{"model":"m"}'
 
 
 def test_ids_are_asked_for_in_front_of_what_the_client_says() -> None:

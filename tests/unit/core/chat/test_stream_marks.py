@@ -25,8 +25,7 @@ KEPT = Kept(b"\1\0\0\0", array("I", [1, 2, 3, 4]).tobytes(), choices=1, marks=MA
 
 
 def test_events_are_counted_and_found() -> None:
-    assert count_events(MARKS) == 6
-    assert count_events(bytearray()) == 0
+    assert (count_events(MARKS), count_events(bytearray())) == (6, 0)
     assert [end_of_event(MARKS, number) for number in (0, 1, 3, 6, 7)] == [0, 8, 32, 56, -1]
 
 
@@ -51,8 +50,7 @@ def test_marks_of_an_answer_that_came_again_are_those_behind_what_was_left_out()
     assert before is not None
 
     assert behind_again(before.kept, KEPT, 4) == END + END
-    assert behind_again(before.kept, KEPT, 3) == b""
-    assert behind_again(before.kept, KEPT, 7) == b""
+    assert (behind_again(before.kept, KEPT, 3), behind_again(before.kept, KEPT, 7)) == (b"", b"")
     for name in ("reasoning_bytes", "arguments_bytes", "tool_calls"):
         other = msgspec.structs.replace(before.kept, **{name: 1 + getattr(before.kept, name)})
         assert behind_again(other, KEPT, 4) == b""

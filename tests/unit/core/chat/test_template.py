@@ -67,25 +67,6 @@ def test_a_broken_template_is_a_configuration_error_with_its_line() -> None:
         compile_template("\n{% if %}")
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ raise_exception('only user and assistant') }}",
-        "{{ 'a' + none }}",
-        "{{ missing.field }}",
-        "{{ missing | tojson }}",
-        "{{ messages.append(1) }}",
-        "{{ ''.__class__.__mro__ }}",
-        "{{ 1 // 0 }}",
-    ],
-)
-def test_a_refusal_of_the_template_is_the_clients_error(source: str) -> None:
-    with pytest.raises(RequestError, match="the chat template rejects the request") as caught:
-        render(source)
-
-    assert caught.value.param == "messages"
-
-
 CONTINUED = "{% for m in messages %}<{{ m.content FILTER }}>{% endfor %}"
 
 
@@ -149,8 +130,7 @@ def test_each_engines_content_format_is_looked_for_once() -> None:
         return "openai"
 
     assert [template.content_format(detect) for _ in range(2)] == ["openai", "openai"]
-    assert template.content_format(lambda _: "string") == "string"
-    assert looked == ["{{ messages }}"]
+    assert (template.content_format(lambda _: "string"), looked) == ("string", ["{{ messages }}"])
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,7 @@ def test_nothing_and_one_have_no_spread() -> None:
 def test_times_out_of_range_fall_into_the_outer_bins() -> None:
     times = times_of(0.0, LEAST_MS, 1e9)
 
-    assert times.bins[0] == 2
-    assert len(times.bins) == MOST_BINS
-    assert times.quantile_ms(1.0) == EDGES[-1]
+    assert (times.bins[0], len(times.bins), times.quantile_ms(1.0)) == (2, MOST_BINS, EDGES[-1])
 
 
 def test_a_counter_keeps_requests_errors_and_both_times() -> None:
@@ -52,8 +50,7 @@ def test_a_counter_keeps_requests_errors_and_both_times() -> None:
 
     tally = counter.tally()
 
-    assert (tally.requests, tally.errors) == (2, 1)
-    assert (tally.ttft.count, tally.tpot.count) == (1, 1)
+    assert (tally.requests, tally.errors, tally.ttft.count, tally.tpot.count) == (2, 1, 1, 1)
 
 
 def test_tallies_of_replicas_are_the_tally_of_all() -> None:

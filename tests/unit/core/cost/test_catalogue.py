@@ -32,8 +32,7 @@ def test_a_file_and_its_function_are_one_name_without_the_folder() -> None:
         ["overlap_score_weight=1"],
     )
     assert split_cost(["a/b.py", "f", "w=1"]) == ("b.py:f", ["w=1"])
-    assert split_cost(["b.py", "w=1"]) == ("b.py", ["w=1"])
-    assert split_cost(["b.py"]) == ("b.py", [])
+    assert (split_cost(["b.py", "w=1"]), split_cost(["b.py"])) == (("b.py", ["w=1"]), ("b.py", []))
 
 
 def test_one_s_own_formulas_stand_beside_the_published_ones() -> None:

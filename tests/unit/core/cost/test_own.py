@@ -11,7 +11,6 @@ from kvmesh.core.cost.own import (
     FormulaTimeout,
     Guard,
     OwnFormula,
-    OwnStatistics,
     no_guard,
 )
 from kvmesh.core.cost.terms import NO_FLEET, Candidate, Fleet
@@ -32,13 +31,6 @@ def own(function: Callable[..., Any], guard: Guard = no_guard) -> OwnFormula:
 def requests(c: Candidate, f: Fleet, w: Any) -> float:
     del f, w
     return c.active_requests
-
-
-def test_a_function_gives_each_candidate_a_number() -> None:
-    formula = own(requests)
-
-    assert formula.scores(CANDIDATES, NO_FLEET, NO_WEIGHTS) == [0.0, 1.0, 2.0]
-    assert formula.statistics() == OwnStatistics(1, 0, off=False, last_fault="")
 
 
 def test_the_guard_is_told_how_long_a_decision_may_take() -> None:
@@ -153,11 +145,3 @@ def test_the_line_has_the_terms_that_the_function_and_what_it_calls_read() -> No
     )
     assert own(lambda *_: 1.0).text == "f()"
     assert own(lambda *_: 1.0).line(one, NO_FLEET, NO_WEIGHTS) == "f()"
-
-
-def first(c: Candidate, f: Fleet) -> float:
-    return second(c, f) if f.max_waiting else 0.0
-
-
-def second(c: Candidate, f: Fleet) -> float:
-    return first(c, f) + c.cache_usage

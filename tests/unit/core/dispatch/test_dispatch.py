@@ -76,6 +76,11 @@ class Routers:
         assert isinstance(self.dispatch.decide(one, now), Placed)
         return one
 
+    def serve(self, one: Dispatched, now: float, usage: Usage | None = USAGE) -> None:
+        """Have an answer end whole."""
+        self.dispatch.release(one, SERVED, now)
+        self.dispatch.finished(one, Ending(SERVED, "finished", 200, usage), now)
+
     def booked(self) -> list[str]:
         return [one.request_id for one in self.scheduler.sequences.owned()]
 
@@ -104,42 +109,11 @@ def test_a_request_is_chosen_booked_and_recorded_at_once() -> None:
 
     one = routers.decided()
 
-    assert one.placed is not None
-    assert record_of(one).decision.worker == W1
-    assert routers.booked() == ["q"]
+    assert (record_of(one).decision.worker, routers.booked()) == (W1, ["q"])
     assert record_of(one) is routers.log.records.find(b"q")
-    assert one.placed is not None
-    assert record_of(one).decided_s == 1.0
-    assert record_of(one).forecast == NO_FORECAST
+    assert (record_of(one).decided_s, record_of(one).forecast) == (1.0, NO_FORECAST)
     assert record_of(one).held_ms is None
     assert placed_of(one).sent_s == 1.0
-
-
-def test_a_prompt_that_nobody_read_is_on_record_as_estimated() -> None:
-    routers = Routers()
-
-    reported = [routers.decided(name=name, estimated=name == "q") for name in ("q", "r")]
-
-    assert [one.placed is not None and record_of(one).estimated for one in reported] == [
-        True,
-        False,
-    ]
-
-
-def test_a_request_that_failed_goes_elsewhere_and_keeps_its_record() -> None:
-    routers = Routers()
-    one = routers.decided()
-    first = record_of(one)
-
-    routers.dispatch.release(one, failed_attempt("reset", 0.5), 1.5)
-    routers.dispatch.decide(one, 2.0, frozenset((W1,)))
-
-    assert record_of(one) is first
-    assert one.placed is not None
-    assert (record_of(one).decision.worker, placed_of(one).sent_s) == (W2, 2.0)
-    assert first is not None
-    assert (first.attempts, first.decision) == (2, record_of(one).decision)
-    assert one.request.excluded == frozenset()
 
 
 def test_without_workers_it_is_refused() -> None:
@@ -180,38 +154,15 @@ def test_a_served_answer_teaches_its_length(usage: Usage | None, tokens: int) ->
     one = routers.decided()
     routers.dispatch.seen(one, 9, 2.0)
 
-    routers.dispatch.release(one, SERVED, 3.0)
-    routers.dispatch.finished(one, Ending(SERVED, "finished", 200, usage), 3.0)
+    routers.serve(one, 3.0, usage)
 
     assert routers.booked() == []
     assert routers.scheduler.lengths.forecast(BlockHashes.of(HASHES, 16))[1].tokens == tokens
-    assert one.placed is not None
     assert (record_of(one).state, record_of(one).status, record_of(one).reported) == (
         "finished",
         200,
         usage,
     )
-
-
-def test_the_prediction_is_held_against_the_engines_word() -> None:
-    routers = Routers()
-    one = routers.decided()
-    assert placed_of(one).event_tokens == 128
-
-    routers.dispatch.finished(one, Ending(SERVED, "finished", 200, USAGE), 3.0)
-
-    tokens = routers.dispatch.tokens
-    assert (tokens.prompt, tokens.reported, tokens.predicted, tokens.cached) == (512, 512, 128, 128)
-    report = routers.dispatch.predictions.report(W1)
-    assert (report.hits, report.recent_answers) == (1, 1)
-
-
-def test_served_without_a_decision_teaches_nothing_of_caches() -> None:
-    routers = Routers()
-
-    routers.dispatch.finished(routers.enter(), Ending(SERVED, "finished", 200, USAGE), 3.0)
-
-    assert routers.dispatch.tokens.prompt == 0
 
 
 @pytest.mark.parametrize(
@@ -234,8 +185,7 @@ def test_an_answer_that_proves_nothing_is_not_judged(
 
     routers.dispatch.finished(one, Ending(SERVED, "finished", 200, usage), 3.0)
 
-    assert routers.dispatch.tokens.prompt == 512
-    assert routers.dispatch.predictions.workers() == ()
+    assert (routers.dispatch.tokens.prompt, routers.dispatch.predictions.workers()) == (512, ())
 
 
 def test_what_was_not_foretold_is_counted_and_on_record_with_its_reason() -> None:
@@ -245,7 +195,6 @@ def test_what_was_not_foretold_is_counted_and_on_record_with_its_reason() -> Non
     routers.dispatch.finished(one, Ending(SERVED, "finished", 200, None), 3.0)
 
     assert {name: n for name, n in routers.dispatch.unforeseen.items() if n} == {"batch": 1}
-    assert one.placed is not None
     assert record_of(one).decision.unforeseen == "batch"
 
 
@@ -300,14 +249,12 @@ def test_a_held_request_is_charged_to_its_tenant_and_settled_at_its_end() -> Non
     one = routers.decided(tenant="a", expected_output_tokens=50)
     assert ledger.shares(1)[0].service == 384 + 2 * 50
 
-    routers.dispatch.release(one, SERVED, 2.0)
-    routers.dispatch.finished(one, Ending(SERVED, "finished", 200, USAGE), 2.0)
+    routers.serve(one, 2.0)
 
     assert ledger.shares(1)[0].service == 384 + 2 * 4
     routers.dispatch.binding.change(AdmissionOptions(max_backlog_ms=0.0))
     free = routers.decided(2.0, "free", tenant="a")
-    routers.dispatch.release(free, SERVED, 3.0)
-    routers.dispatch.finished(free, Ending(SERVED, "finished", 200, USAGE), 3.0)
+    routers.serve(free, 3.0)
     assert ledger.shares(1)[0].service == 384 + 2 * 4
 
 
@@ -343,7 +290,6 @@ def test_another_policy_than_the_routers_is_noted_where_a_client_named_it(
     for overridden in (False, True):
         one = Routers().decided(overridden=overridden, **wishes)
 
-        assert one.placed is not None
         assert record_of(one).overridden == (departs and overridden)
 
 
@@ -358,9 +304,7 @@ def test_another_block_size_is_decided_and_judged_by() -> None:
     after = routers.dispatch.enter(RouteRequest("after", hashes, 512), b"after")
     decision = routers.dispatch.decide(after, 2.0)
     for one, cached in ((before, 128), (after, 256)):
-        routers.dispatch.release(one, SERVED, 3.0)
-        usage = Usage(512, 8, cached)
-        routers.dispatch.finished(one, Ending(SERVED, "finished", 200, usage), 3.0)
+        routers.serve(one, 3.0, Usage(512, 8, cached))
 
     assert isinstance(decision, Placed)
     assert (decision.record.overlap_blocks, decision.record.block_size) == (8, 32)
@@ -372,9 +316,7 @@ def test_what_workers_reused_is_counted_unless_it_came_from_another_worker() -> 
     routers = Routers()
     for name, wishes in (("q", {}), ("stream", {"streams": True}), ("split", {"prefilled": True})):
         one = routers.decided(name=name, **wishes)
-        routers.dispatch.release(one, SERVED, 2.0)
-        usage = None if name == "stream" else Usage(512, 8, 128)
-        routers.dispatch.finished(one, Ending(SERVED, "finished", 200, usage), 2.0)
+        routers.serve(one, 2.0, None if name == "stream" else Usage(512, 8, 128))
 
     assert routers.dispatch.accesses.reports == {
         W1: AccessReport(reported=1, untold=1, tokens=128, blocks=8)
@@ -402,8 +344,7 @@ def test_a_whole_answer_teaches_the_time_per_token_behind_its_prefill(
     if settled:
         routers.scheduler.sequences.first_token("q", 1.0)
 
-    routers.dispatch.release(one, SERVED, 3.0)
-    routers.dispatch.finished(one, Ending(SERVED, "finished", 200, usage), 3.0)
+    routers.serve(one, 3.0, usage)
 
     assert routers.scheduler.speeds.ms_per_output_token(W1) == pytest.approx(ms)
 
@@ -424,11 +365,11 @@ def test_an_arm_counts_the_first_token_when_it_comes_and_the_rest_at_the_end() -
 
     routers.dispatch.seen(one, 1, 1.5)
     began = arm.counter.tally()
-    routers.dispatch.release(one, SERVED, 1.8)
-    routers.dispatch.finished(one, Ending(SERVED, "finished", 200, USAGE), 1.8)
+    routers.serve(one, 1.8)
 
     tally = arm.counter.tally()
-    assert (began.requests, began.ttft.count) == (0, 1)
+    assert began.requests == 0
+    assert began.ttft.count == 1
     assert began.ttft.mean_ms() == pytest.approx(500.0)
     assert (tally.requests, tally.errors, tally.tpot.count) == (1, 0, 1)
     assert tally.tpot.mean_ms() == pytest.approx(100.0)
@@ -521,8 +462,7 @@ def test_a_turn_that_passes_is_taken_and_ends_with_what_was_served() -> None:
     routers = Governed()
     one = routers.decided(turn=make_turn("a", 512))
     taken = routers.phase("a")
-    routers.dispatch.release(one, SERVED, 2.0)
-    routers.dispatch.finished(one, Ending(SERVED, "finished", 200, USAGE), 2.0)
+    routers.serve(one, 2.0)
     agent = routers.governor.table.agents[key("a")]
 
     assert (taken, agent.phase, agent.worker) == ("running", "paused", W1)
@@ -557,10 +497,8 @@ def test_a_turn_that_has_to_wait_is_taken_when_it_is_given() -> None:
     running = routers.phase("a")
     routers.dispatch.finished(one, Ending(SERVED, "finished", 200, None), 32.0)
 
-    assert (held, waits) == (None, True)
-    assert decided == released.verdict
+    assert (held, waits, decided) == (None, True, released.verdict)
     assert (running, routers.phase("a")) == ("running", "paused")
-    assert one.placed is not None
     assert record_of(one).held_ms == 120_000.0
 
 
@@ -576,8 +514,7 @@ def test_a_turn_that_was_given_to_nobody_is_over() -> None:
     routers.dispatch.leave_turn(one, 32.0)
     routers.dispatch.leave_turn(one, 33.0)
 
-    assert routers.governor.table.agents[key("a")].running == 0
-    assert routers.phase("a") == "paused"
+    assert (routers.governor.table.agents[key("a")].running, routers.phase("a")) == (0, "paused")
 
 
 @pytest.mark.parametrize("seen", [True, False])

@@ -10,7 +10,7 @@ from kvmesh.core.dispatch.dispatched import as_read, at_once
 from kvmesh.core.dispatch.placing import Placer, ScannedPrompt
 from kvmesh.core.routing.decision import RouteRequest
 from tests.unit.core.dispatch.test_placing import BODY, dispatch_to
-from tests.unit.core.programs.program_cases import SmallFleet, make_governor, make_turn
+from tests.unit.core.programs.program_cases import make_turn
 
 
 def placed_by(dispatch: Dispatch, name: bytes = b"r") -> Placed:
@@ -43,18 +43,3 @@ def test_what_was_read_is_not_plain_and_lets_its_hashes_go() -> None:
     assert one.request.hashes is NO_HASHES
     one.request = request
     assert one.known_hashes is request.hashes
-
-
-def test_the_turn_of_what_was_placed_begins_and_ends() -> None:
-    dispatch = dispatch_to("w")
-    governor = make_governor(SmallFleet(w=10_000))
-    dispatch.turns.governor = governor
-    placed, turn = placed_by(dispatch), make_turn("a", 100)
-
-    dispatch.turns.begin(turn, placed.record.worker, 1.0)
-    one = at_once(placed, NO_WISHES, turn)
-    (agent,) = governor.table.agents.values()
-    running = agent.running
-    dispatch.leave_turn(one, 2.0)
-
-    assert (running, agent.running, one.taking) == (1, 0, False)

@@ -47,30 +47,10 @@ def test_what_is_computed_again_of_a_context_was_lost(
     assert lost(turns) == gone
 
 
-def test_a_context_that_was_elsewhere_was_not_lost() -> None:
-    turns = turns_of()
-    play(turns, 1000, 1000, at=W2)
-
-    play(turns, 1200, 1200)
-
-    assert lost(turns) == 0
-
-
 def test_no_more_prompts_are_remembered_than_agents_followed() -> None:
     turns = turns_of(max_agents=1)
     play(turns, 1000, 1000)
     play(turns, 1000, 1000, agent="b")
-
-    play(turns, 1200, 1200)
-
-    assert lost(turns) == 0
-
-
-def test_a_turn_in_vain_teaches_nothing() -> None:
-    turns = turns_of()
-    turn = make_turn("a", 1000)
-    turns.begin(turn, W1, 1.0)
-    turns.end(turn, TurnEnd(served=False, worker=W1), 2.0)
 
     play(turns, 1200, 1200)
 
@@ -83,15 +63,6 @@ def test_where_there_is_no_governor_nothing_is_kept() -> None:
     play(turns, 1000, 1000)
 
     assert not turns.may_hold(make_turn("a", 10**6), 3.0)
-
-
-def test_what_cannot_wait_is_asked_about_too_since_there_may_be_room_elsewhere() -> None:
-    turns = turns_of()
-    play(turns, 9000, 9000, agent="b")
-    play(turns, 9000, 9000, agent="c", at=W2)
-
-    assert turns.may_hold(make_turn("a", 9000), 3.0)
-    assert turns.may_hold(make_turn("a", 9000, patience_s=0.0), 3.0)
 
 
 def test_a_turn_that_is_begun_as_if_it_had_been_asked_about_waits_for_nothing() -> None:
@@ -123,12 +94,6 @@ def test_the_engines_word_counts_before_what_was_predicted(
     end = turn_served(W1, usage, 7, 300)
 
     assert (end.served, end.computed_tokens, end.output_tokens) == (True, computed, output)
-
-
-def test_why_an_answer_ended_is_told() -> None:
-    end = turn_served(W1, Usage(stop="tool", tool="Bash"), 7, 300)
-
-    assert (end.stop, end.tool) == ("tool", "Bash")
 
 
 def prompt(blocks: int, name: str = "q", **more: Any) -> RouteRequest:
@@ -178,16 +143,6 @@ def test_a_turn_that_a_client_names_is_not_looked_for() -> None:
     assert turns.check(named, 2.0) is named.turn
 
 
-def test_what_nobody_tokenized_is_nobodys_turn() -> None:
-    turns, idle = turns_of(), Turns(None, 16)
-    for one in (turns, idle):
-        one.follow(prompt(300), 1.0)
-
-    assert turns.follow(prompt(301, estimated=True), 2.0).turn is None
-    assert turns.check(prompt(301, estimated=True), 2.0) is None
-    assert idle.follow(prompt(301), 2.0).turn is None
-
-
 class _Placement:
     """Who is told of ends, and what."""
 
@@ -208,12 +163,3 @@ def test_the_end_of_a_turn_is_told_to_who_touches_contexts(served: bool) -> None
     turns.end(turn, end, 2.0)
 
     assert reported.ends == [("a/1", end, 2.0)]
-
-
-def test_where_there_is_no_governor_nobody_is_told_of_ends() -> None:
-    turns, reported = Turns(None, 16), _Placement()
-    turns.touches = reported  # type: ignore[assignment]  # nothing else is asked of it
-
-    turns.end(make_turn("a", 1000), TurnEnd(served=True, worker=W1), 2.0)
-
-    assert reported.ends == []

@@ -88,13 +88,6 @@ def test_the_prompt_ends_where_the_first_image_would_stand(
     assert render(body, engine, template) == wanted
 
 
-def test_vllm_keeps_developer_messages_when_the_template_knows_them() -> None:
-    template = "{% for m in messages %}{{ m.role }}{% endfor %}{# 'developer' #}"
-    body = {"messages": [{"role": "developer", "content": "D"}, USER]}
-
-    assert render(body, "vllm", template) == "developeruser"
-
-
 def test_vllm_takes_tool_arguments_that_are_already_an_object() -> None:
     template = "{{ messages[0].tool_calls | tojson }}"
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}

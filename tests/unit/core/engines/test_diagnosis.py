@@ -80,47 +80,6 @@ def test_nothing_is_wrong_with_a_healthy_engine() -> None:
     ]
 
 
-def test_of_an_engine_that_does_not_answer_nothing_else_is_said() -> None:
-    level, topic, text = one(engine(answers=False))
-
-    assert (level, topic) == (Level.FAIL, "engine")
-    assert text == "http://h:8000 does not answer /v1/models"
-
-
-@pytest.mark.parametrize(
-    ("kind", "version", "level"),
-    [
-        ("", "", Level.WARN),
-        ("vllm", "0.8.5", Level.FAIL),
-        ("sglang", "0.4.6.post1", Level.FAIL),
-    ],
-)
-def test_an_unknown_or_too_old_engine_is_named(kind: str, version: str, level: Level) -> None:
-    assert one(engine(kind=kind, version=version))[:2] == (level, "engine")
-
-
-def test_an_engine_without_models_serves_nothing() -> None:
-    assert one(engine(models=()))[:2] == (Level.FAIL, "models")
-
-
-def test_prefix_caching_that_is_off_fails_and_untold_is_not_judged() -> None:
-    assert one(engine(prefix_caching=False))[:2] == (Level.FAIL, "prefix caching")
-    assert not wrong(engine(prefix_caching=None))
-
-
-@pytest.mark.parametrize(
-    ("announced", "seen", "level"),
-    [(1, (), Level.FAIL), (4, (), Level.WARN), (0, (1,), Level.FAIL), (0, (), Level.WARN)],
-)
-def test_a_block_size_too_small_or_unknown_is_named(
-    announced: int, seen: tuple[int, ...], level: Level
-) -> None:
-    assert one(engine(block_size=announced, sources=(source(block_sizes=seen),)))[:2] == (
-        level,
-        "block size",
-    )
-
-
 def test_a_block_size_that_events_contradict_is_an_alarm_and_events_win() -> None:
     seen = engine(block_size=16, sources=(source(block_sizes=(32,)),))
 
@@ -128,14 +87,6 @@ def test_a_block_size_that_events_contradict_is_an_alarm_and_events_win() -> Non
     assert finding.text == "announced as 16, but events have blocks of [32]: the events count"
     assert finding.remedy == "routers take it from the events; one that is given a size needs 32"
     assert any(one.text == "32 tokens" for one in check_engine(seen))
-
-
-def test_an_engine_that_tells_only_of_sliding_windows_is_named() -> None:
-    seen = engine(sources=(source(groups=(GroupSeen(0, "mamba"), GroupSeen(1, "sliding_window"))),))
-
-    assert one(seen)[:2] == (Level.WARN, "events of rank 0")
-    assert one(seen)[2].startswith("only blocks of mamba, sliding_window are told")
-    assert not wrong(engine(sources=(source(groups=(GroupSeen(),)),)))
 
 
 def test_a_hybrid_model_is_told_with_its_groups() -> None:
@@ -155,58 +106,6 @@ def test_a_hybrid_model_is_told_with_its_groups() -> None:
     )
 
 
-def test_a_kind_of_group_whose_rule_is_not_known_is_named() -> None:
-    groups = (GroupSeen(0, "full_attention", 16), GroupSeen(3, "spiral", 16))
-
-    level, topic, text = one(engine(sources=(source(groups=groups),)))
-
-    assert (level, topic) == (Level.WARN, "events of rank 0")
-    assert text.startswith("cache group 3 is of kind spiral, whose rule this kvmesh does not know")
-
-
-@pytest.mark.parametrize(
-    ("kind", "version", "newest"),
-    [("vllm", "0.34.0", "0.33"), ("vllm", "1.0", "0.33"), ("sglang", "0.5.24", "0.5.23")],
-)
-def test_an_engine_newer_than_any_that_was_read_is_named(
-    kind: str, version: str, newest: str
-) -> None:
-    level, topic, text = one(engine(kind=kind, version=version))
-
-    assert (level, topic) == (Level.WARN, "engine")
-    assert text == f"{kind} {version} is newer than any this kvmesh has read ({newest})"
-
-
-def test_events_that_were_left_out_are_told_with_the_reason() -> None:
-    level, topic, text = one(engine(sources=(source(odd=3, why="no number"),)))
-
-    assert (level, topic) == (Level.WARN, "events of rank 0")
-    assert text == "3 events cannot be read and are left out: no number"
-
-
-def test_why_batches_are_no_kv_events_is_told() -> None:
-    _, _, text = one(engine(sources=(source(undecodable=1, why="no list"),)))
-
-    assert text == "1 of 2 batches are no KV events: no list"
-
-
-def test_replay_right_behind_events_meets_the_next_ranks_events() -> None:
-    ranks = tuple(
-        source(rank=rank, endpoint=f"tcp://h:{5557 + rank}", replay=f"tcp://h:{5558 + rank}")
-        for rank in range(2)
-    )
-
-    assert one(engine(sources=ranks)) == (
-        Level.FAIL,
-        "event ports",
-        "port 5558 is used by rank 0 replay and rank 1 events",
-    )
-
-
-def test_events_that_are_off_fail() -> None:
-    assert one(engine(sources=())) == (Level.FAIL, "KV events", "are off")
-
-
 @pytest.mark.parametrize(
     ("kind", "version", "words"),
     [("vllm", "0.20.0", "(from 0.31.0 on it does)"), ("", "", "where")],
@@ -214,12 +113,81 @@ def test_events_that_are_off_fail() -> None:
 def test_an_engine_that_cannot_list_its_publishers_needs_them_given(
     kind: str, version: str, words: str
 ) -> None:
-    seen = engine(kind=kind, version=version, lists_events=False, sources=())
-
-    finding = wrong(seen)[-1]
+    finding = wrong(engine(kind=kind, version=version, lists_events=False, sources=()))[-1]
     assert finding.level is Level.FAIL
     assert words in finding.text
     assert "--kv-events-endpoint" in finding.remedy
+
+
+@pytest.mark.parametrize("seen", [None, ProbeSeen(error="400")])
+def test_silence_without_a_prompt_is_only_doubtful(seen: ProbeSeen | None) -> None:
+    finding = wrong(engine(sources=(source(stored_blocks=0),), probe=seen))[0]
+
+    assert (finding.level, finding.text) == (Level.WARN, "connected, nothing heard yet")
+
+
+def test_without_a_model_directory_token_ids_are_not_compared() -> None:
+    assert "tokenizer" not in [one.topic for one in check_engine(engine(probe=probe(tokenizer="")))]
+
+
+RANKS = tuple(
+    source(rank=rank, endpoint=f"tcp://h:{5557 + rank}", replay=f"tcp://h:{5558 + rank}")
+    for rank in range(2)
+)
+SILENT = source(rank=1, endpoint="tcp://h:5558", replay="tcp://h:5658", stored_blocks=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "topic", "words"),
+    [
+        ({"answers": False}, Level.FAIL, "engine", "http://h:8000 does not answer /v1/models"),
+        ({"kind": "", "version": ""}, Level.WARN, "engine", ""),
+        ({"version": "0.8.5"}, Level.FAIL, "engine", ""),
+        ({"kind": "sglang", "version": "0.4.6.post1"}, Level.FAIL, "engine", ""),
+        *(
+            ({"kind": kind, "version": version}, Level.WARN, "engine", f"{kind} {version} {newer}")
+            for newer in ["is newer than any this kvmesh has read"]
+            for kind, version in (("vllm", "0.34.0"), ("vllm", "1.0"), ("sglang", "0.5.24"))
+        ),
+        ({"models": ()}, Level.FAIL, "models", ""),
+        ({"prefix_caching": False}, Level.FAIL, "prefix caching", ""),
+        ({"sources": ()}, Level.FAIL, "KV events", "are off"),
+        ({"sources": RANKS}, Level.FAIL, "event ports", "5558 is used by rank 0 replay and rank 1"),
+    ],
+)
+def test_what_is_wrong_with_an_engine_is_named(
+    changes: dict[str, Any], level: Level, topic: str, words: str
+) -> None:
+    found, about, text = one(engine(**changes))
+
+    assert (found, about) == (level, topic)
+    assert words in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prefix_caching": None},
+        {"sources": (source(groups=(GroupSeen(),)),)},
+        {"sources": (source(), SILENT)},
+        *({"version": version} for version in ("0.9.0", "0.33.7", "", "dev")),
+        {"kind": "sglang", "version": "0.5.23"},
+    ],
+)
+def test_what_is_untold_or_new_or_made_up_for_will_do(changes: dict[str, Any]) -> None:
+    assert not wrong(engine(**changes))
+
+
+@pytest.mark.parametrize(
+    ("announced", "seen", "level"),
+    [(1, (), Level.FAIL), (4, (), Level.WARN), (0, (1,), Level.FAIL), (0, (), Level.WARN)],
+)
+def test_a_block_size_too_small_or_unknown_is_named(
+    announced: int, seen: tuple[int, ...], level: Level
+) -> None:
+    found = one(engine(block_size=announced, sources=(source(block_sizes=seen),)))
+
+    assert found[:2] == (level, "block size")
 
 
 @pytest.mark.parametrize(
@@ -227,10 +195,20 @@ def test_an_engine_that_cannot_list_its_publishers_needs_them_given(
     [
         ({"connected": False}, Level.FAIL, "nothing answers at tcp://h:5557"),
         ({"undecodable": 1}, Level.FAIL, "1 of 2 batches are no KV events"),
+        ({"undecodable": 1, "why": "no list"}, Level.FAIL, "are no KV events: no list"),
+        ({"odd": 3, "why": "no number"}, Level.WARN, "and are left out: no number"),
         ({"stored_blocks": 0}, Level.FAIL, "nothing heard at tcp://h:5557"),
         ({"replay": ""}, Level.WARN, "no replay socket"),
         ({"replay_connected": False}, Level.FAIL, "the replay socket tcp://h:5657"),
         ({"unknown": 3}, Level.WARN, "3 fields or events"),
+        (
+            {"groups": (GroupSeen(0, "mamba"), GroupSeen(1, "sliding_window"))},
+            *(Level.WARN, "only blocks of mamba, sliding_window are told"),
+        ),
+        (
+            {"groups": (GroupSeen(0, "full_attention", 16), GroupSeen(3, "spiral", 16))},
+            *(Level.WARN, "group 3 is of kind spiral, whose rule this kvmesh does not know"),
+        ),
     ],
 )
 def test_what_is_wrong_with_a_publisher_is_named(
@@ -240,19 +218,6 @@ def test_what_is_wrong_with_a_publisher_is_named(
 
     assert (found, topic) == (level, "events of rank 0")
     assert words in text
-
-
-def test_a_silent_rank_is_no_fault_when_another_computed_the_prompt() -> None:
-    silent = source(rank=1, endpoint="tcp://h:5558", replay="tcp://h:5658", stored_blocks=0)
-
-    assert not wrong(engine(sources=(source(), silent)))
-
-
-@pytest.mark.parametrize("seen", [None, ProbeSeen(error="400")])
-def test_silence_without_a_prompt_is_only_doubtful(seen: ProbeSeen | None) -> None:
-    finding = wrong(engine(sources=(source(stored_blocks=0),), probe=seen))[0]
-
-    assert (finding.level, finding.text) == (Level.WARN, "connected, nothing heard yet")
 
 
 @pytest.mark.parametrize(
@@ -272,17 +237,3 @@ def test_what_a_prompt_sent_twice_shows_is_named(
 
     assert found[:2] == (level, topic)
     assert words in found[2]
-
-
-def test_without_a_model_directory_token_ids_are_not_compared() -> None:
-    topics = [one.topic for one in check_engine(engine(probe=probe(tokenizer="")))]
-
-    assert "tokenizer" not in topics
-
-
-@pytest.mark.parametrize(
-    ("kind", "version"),
-    [("vllm", "0.9.0"), ("vllm", "0.33.7"), ("sglang", "0.5.23"), ("vllm", ""), ("vllm", "dev")],
-)
-def test_a_new_or_untold_version_will_do(kind: str, version: str) -> None:
-    assert not wrong(engine(kind=kind, version=version))

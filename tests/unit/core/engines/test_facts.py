@@ -14,5 +14,4 @@ def test_a_wildcard_endpoint_is_named_by_the_engines_host() -> None:
     ["http://h:8000", "http://h:8000/", "http://h:8000/v1", "http://h:8000/v1/"],
 )
 def test_the_base_of_an_engines_url_is_found_with_and_without_v1(url: str) -> None:
-    assert base_of(url) == "http://h:8000"
-    assert base_of("http://h/proxy/v1") == "http://h/proxy"
+    assert (base_of(url), base_of("http://h/proxy/v1")) == ("http://h:8000", "http://h/proxy")

@@ -19,8 +19,7 @@ URL = "http://10.0.0.7:8000"
     ],
 )
 def test_a_label_says_how_a_worker_fetches(labels: tuple[str, ...], access: Access | None) -> None:
-    assert read_access(labels) == access
-    assert access_of(labels) == access
+    assert (read_access(labels), access_of(labels)) == (access, access)
 
 
 def test_a_way_that_no_engine_has_is_none() -> None:

@@ -17,8 +17,7 @@ def test_fields_of_the_first_that_has_them_and_the_least_length_are_kept() -> No
     for reported in ([one, other, silent], [other, silent, one], [silent, other, one]):
         [card] = merge_cards(["m"], reported)
 
-        assert card["max_model_len"] == 4096
-        assert card["created"] == 5
+        assert (card["max_model_len"], card["created"]) == (4096, 5)
         assert card["root"] == ("/m" if reported[0] is one else "/n")
         assert card["parent"] is None
         assert (card["id"], card["object"], card["owned_by"]) == ("m", "model", "kvmesh")
@@ -77,9 +76,7 @@ def test_names_and_cards_that_cannot_be_told_again_are_left_out() -> None:
 
 
 def test_numbers_beyond_what_json_of_ours_holds_leave_their_model_out() -> None:
-    huge = b'{"data":[{"id":"m","created":%b},{"id":"n"}]}' % (b"9" * 30)
-
-    cards = read_cards(huge)
+    cards = read_cards(b'{"data":[{"id":"m","created":%b},{"id":"n"}]}' % (b"9" * 30))
 
     assert "n" in cards
     for card in cards.values():

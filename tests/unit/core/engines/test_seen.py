@@ -1,16 +1,4 @@
-import pytest
-
 from kvmesh.core.engines.seen import GroupSeen
-
-
-@pytest.mark.parametrize(
-    ("kind", "full"),
-    [("", True), ("full_attention", True), ("mla_attention", True), ("sliding_window", False)],
-)
-def test_a_group_decides_how_long_a_prefix_is_if_its_attention_is_full(
-    kind: str, full: bool
-) -> None:
-    assert GroupSeen(kind=kind).full is full
 
 
 def test_a_group_says_its_kind_its_window_and_its_blocks() -> None:

@@ -18,8 +18,7 @@ def test_an_entry_lives_for_its_ttl_and_little_longer() -> None:
     assert index.find_matches(prompt(300)) == {A: 300}
     assert index.expire(1127.8)
 
-    assert index.find_matches(prompt(300)) == {}
-    assert index.statistics().expired == 300
+    assert (index.find_matches(prompt(300)), index.statistics().expired) == ({}, 300)
     assert index.statistics().blocks == 0
 
 
@@ -29,8 +28,7 @@ def test_above_the_cap_the_oldest_go_down_to_the_target() -> None:
     for number in range(11):
         index.record(A if number % 2 else B, prompt(100, number * 1000), float(8 * number))
 
-    assert index.statistics().entries == 800
-    assert index.statistics().pruned == 300
+    assert (index.statistics().entries, index.statistics().pruned) == (800, 300)
     assert [bool(index.find_matches(prompt(100, n * 1000))) for n in range(11)] == [False] * 3 + [
         True
     ] * 8

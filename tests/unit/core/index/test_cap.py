@@ -36,8 +36,7 @@ def test_who_fills_the_last_room_is_not_truncated_and_the_next_block_evicts() ->
     store(index, A, prompt(0, 8))
 
     store(index, B, prompt(1, 8))
-    assert (index.truncated(A), index.truncated(B)) == (False, False)
-    assert index.statistics().blocks == 16
+    assert (index.truncated(A), index.truncated(B), index.statistics().blocks) == (False, False, 16)
     store(index, C, prompt(2, 1))
 
     assert index.statistics().blocks == 9

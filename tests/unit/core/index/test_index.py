@@ -109,11 +109,9 @@ def test_matched_blocks_stay_everyones_who_held_them_and_nobody_elses() -> None:
         assert index.sweep(1000)
 
     assert [index.blocks(worker) for worker in (A, B, C)] == [4, 2, 3]
-    assert index.worker_digest(A) == sum(PROMPT[:4]) % 2**64
-    assert index.statistics().blocks == 7
+    assert (index.worker_digest(A), index.statistics().blocks) == (sum(PROMPT[:4]) % 2**64, 7)
     index.apply(A, Removed(pack_hashes(PROMPT[3::-1])))
-    assert index.find_matches(asked(PROMPT)) == {B: 2}
-    assert index.statistics().missing == 0
+    assert (index.find_matches(asked(PROMPT)), index.statistics().missing) == ({B: 2}, 0)
 
 
 def test_orphans_of_a_truncated_worker_are_no_gap() -> None:
@@ -207,8 +205,7 @@ def test_little_more_of_a_prompt_is_hashed_than_is_held(held: int, hashed: int) 
     index.store(A, ROOT, pack_hashes(sequence_hashes(tokens, 1)[:held]))
     prompt = BlockHashes(tokens, 1)
 
-    assert index.find_matches(prompt) == ({A: held} if held else {})
-    assert len(prompt.upto(0)) == hashed
+    assert (index.find_matches(prompt), len(prompt.upto(0))) == ({A: held} if held else {}, hashed)
 
 
 def test_tiers_tell_what_is_held_there_or_nearer() -> None:
@@ -219,8 +216,7 @@ def test_tiers_tell_what_is_held_there_or_nearer() -> None:
 
     assert index.find_tier_matches(asked(PROMPT)) == [{A: 4, B: 2}, {A: 4, B: 2}, {A: 9, B: 2}]
     assert index.find_matches(asked(PROMPT)) == {A: 4, B: 2}
-    assert (index.blocks(A, 2), index.blocks(A, 3)) == (9, 0)
-    assert index.statistics().tiers == 3
+    assert (index.blocks(A, 2), index.blocks(A, 3), index.statistics().tiers) == (9, 0, 3)
     assert index.worker_digest(A) == (sum(PROMPT[:4]) + 5 * sum(PROMPT[:9])) % 2**64
 
 

@@ -24,8 +24,7 @@ def view_of(held: dict[int, list[int]], live: int = -1) -> IndexView:
 def test_only_live_slots_count() -> None:
     view = view_of({0: [1, 2], 70: [1, 2], 129: [1]}, live=~(1 << 70))
 
-    assert view.live == 1 | 1 << 129
-    assert view.names == tuple(NAMES)
+    assert (view.live, view.names) == (1 | 1 << 129, tuple(NAMES))
     assert view.old is None
     assert view.find_groups(asked(1, 2)) == [(2, (NAMES[0],)), (1, (NAMES[129],))]
     assert [(slot, size) for slot, size in enumerate(view.sizes()) if size] == [(0, 2), (129, 1)]
@@ -41,8 +40,7 @@ def test_a_view_sees_what_its_tables_hold_now() -> None:
 
     young.store(holding, pack_hashes([3]))
 
-    assert view.find_matches(asked(1, 2, 3)) == {NAMES[0]: 3, NAMES[1]: 1}
-    assert view.sizes() == [3, 1]
+    assert (view.find_matches(asked(1, 2, 3)), view.sizes()) == ({NAMES[0]: 3, NAMES[1]: 1}, [3, 1])
     assert (view.young, view.old) == (young, old)
 
 

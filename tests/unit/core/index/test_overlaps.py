@@ -36,8 +36,7 @@ def test_the_longer_of_both_views_counts() -> None:
 
     assert overlaps == {W1: 4, W2: 6, W3: 1}
     depths = [depth for depth, _ in groups]
-    assert depths == sorted(depths, reverse=True)
-    assert groups[0] == (6, (W2,))
+    assert (depths, groups[0]) == (sorted(depths, reverse=True), (6, (W2,)))
     assert {worker for _, workers in groups for worker in workers} == {W1, W2, W3}
 
 
@@ -78,8 +77,7 @@ def test_what_events_alone_tell_is_told_apart() -> None:
 
     found = view.find(PROMPT, now=0.0)
 
-    assert found.reported == [(2, (W1,))]
-    assert found.overlaps == {W1: 8}
+    assert (found.reported, found.overlaps) == ([(2, (W1,))], {W1: 8})
 
 
 def grouped_index(worker: WorkerId, chain: int, end: int) -> KvIndex:
@@ -129,10 +127,8 @@ def test_either_view_may_be_missing() -> None:
 
 def test_prediction_can_be_off_and_empty_prompts_are_not_recorded() -> None:
     routed = new_approx()
-    off = make_view(make_index(), routed, predict_ttl_s=0.0)
-    off.record(W1, PROMPT, now=0.0)
-    on = make_view(make_index(), routed)
-    on.record(W1, BlockHashes.of([], 16), now=0.0)
+    make_view(make_index(), routed, predict_ttl_s=0.0).record(W1, PROMPT, now=0.0)
+    make_view(make_index(), routed).record(W1, BlockHashes.of([], 16), now=0.0)
 
     assert routed.workers() == []
 
@@ -194,8 +190,7 @@ def test_what_other_replicas_routed_counts_beside_events_and_own_decisions() -> 
 
     assert found.overlaps == {W1: 8, W2: 5, W3: 4}
     depths = [depth for depth, _ in found.groups]
-    assert depths == sorted(depths, reverse=True)
-    assert found.reported == [(4, (W1,)), (3, (W2,))]
+    assert (depths, found.reported) == (sorted(depths, reverse=True), [(4, (W1,)), (3, (W2,))])
     assert view.cached_blocks((W1, W3)) == [4, 0]
 
 

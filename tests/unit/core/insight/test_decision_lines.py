@@ -3,7 +3,7 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.cost.catalogue import PUBLISHED
-from kvmesh.core.cost.formulas import COSTS, PREFILL_DECODE
+from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.cost.terms import Candidate, survey
 from kvmesh.core.insight.decision_lines import MOST_SHOWN, decision_lines
 from kvmesh.core.routing.decision import Decision
@@ -91,9 +91,7 @@ def test_a_choice_for_another_reason_than_its_score_says_so(
 def test_of_a_large_fleet_the_chosen_and_the_best_are_shown_and_the_rest_counted(
     workers: int,
 ) -> None:
-    decision = decided([float(number) for number in range(workers)], workers - 1)
-
-    lines = decision_lines(decision)
+    lines = decision_lines(decided([float(number) for number in range(workers)], workers - 1))
 
     assert len(lines.formulas) == MOST_SHOWN
     assert lines.formulas[0].startswith(f"Formula for worker-{workers}:")
@@ -102,16 +100,3 @@ def test_of_a_large_fleet_the_chosen_and_the_best_are_shown_and_the_rest_counted
     for line in (lines.overlaps, lines.loads, lines.finals):
         assert line.count(":") == MOST_SHOWN + 1
         assert line.endswith(f", and {more} more}}") == (more > 0)
-
-
-def test_the_field_prints_the_same_line() -> None:
-    one = Candidate(
-        WorkerId("worker_1"), 16, 1600, overlap_blocks=15, uncached_tokens=1608, decode_blocks=25
-    )
-    decision = msgspec.structs.replace(
-        decided([125.5], 0), chosen=one, candidates=(one,), worker=one.worker, cost=PREFILL_DECODE
-    )
-
-    assert decision_lines(decision).formulas == (
-        "Formula for worker_1: 125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)",
-    )

@@ -33,10 +33,6 @@ def scheduler(*infos: WorkerInfo, options: RouterOptions | None = None) -> Sched
 SOME = WorkerInfo(total_blocks=1000)
 
 
-def test_a_fleet_of_equal_workers_is_tuned() -> None:
-    assert obstacle(scheduler(SOME, SOME), 0.0) == ""
-
-
 @pytest.mark.parametrize(
     ("made", "words"),
     [

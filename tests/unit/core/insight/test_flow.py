@@ -74,8 +74,7 @@ def test_a_window_holds_what_it_should_and_never_more_than_two_windows(
 
     slot = int(now // WINDOW_S)
     of_slot = Counter(int(one // WINDOW_S) for one in came)
-    expected = of_slot[slot] + of_slot[slot - 1] * (1 - (now / WINDOW_S - slot))
-    assert found == pytest.approx(expected)
+    assert found == pytest.approx(of_slot[slot] + of_slot[slot - 1] * (1 - (now / WINDOW_S - slot)))
     assert found <= sum(one > now - 2 * WINDOW_S for one in came) + 1e-9
 
 
@@ -94,10 +93,8 @@ def test_the_busiest_names_are_told() -> None:
             table.add(name, ended(), 1.0)
     table.add("", ended(), 1.0)
 
-    assert [row.name for row in table.rows(2.0)] == ["ben", "ann"]
-    assert len(table) == 3
-    assert table.rows(40.0) == []
-    assert len(table) == 0
+    assert ([row.name for row in table.rows(2.0)], len(table)) == (["ben", "ann"], 3)
+    assert (table.rows(40.0), len(table)) == ([], 0)
 
 
 def test_a_flood_of_names_puts_out_nobody_who_sends_more() -> None:
@@ -111,5 +108,4 @@ def test_a_flood_of_names_puts_out_nobody_who_sends_more() -> None:
     rows = table.rows(1.0)
 
     assert most <= 8
-    assert rows[0].name == "ann"
-    assert rows[0].rates.requests_per_s == 500.0
+    assert (rows[0].name, rows[0].rates.requests_per_s) == ("ann", 500.0)

@@ -1,6 +1,4 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kvmesh.core.blocks.hashing import sequence_hashes
 from kvmesh.core.insight.hot_prefixes import HotPrefix, HotPrefixes
@@ -33,9 +31,7 @@ def test_a_hash_made_up_behind_two_beginnings_hurts_nobody() -> None:
     for _ in range(2):
         prefixes.record((2, 7), 0, 0.0)
 
-    found = [(one.key, one.parent, one.depth) for one in hottest(prefixes)]
-
-    assert found == [(7, 0, 2), (2, 0, 1)]
+    assert [(one.key, one.parent, one.depth) for one in hottest(prefixes)] == [(7, 0, 2), (2, 0, 1)]
 
 
 def test_branches_stand_below_what_they_go_on_from() -> None:
@@ -61,27 +57,3 @@ def test_only_so_many_are_named_and_kept() -> None:
     assert prefixes.nodes() <= 8
     assert [one.key for one in hottest(prefixes, limit=1)] == [prompt(0)[0]]
     assert hottest(prefixes, limit=0) == []
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), max_size=60),
-    st.integers(4, 40),
-)
-def test_a_parent_is_kept_and_named_before_its_children(
-    prompts: list[list[int]], max_nodes: int
-) -> None:
-    prefixes = HotPrefixes(max_nodes=max_nodes)
-    for number, blocks in enumerate(prompts):
-        prefixes.record(prompt(*blocks), number % 3, float(number))
-
-    found = hottest(prefixes, float(len(prompts)))
-
-    named: dict[int, HotPrefix] = {}
-    for one in found:
-        if one.parent:
-            assert named[one.parent].depth < one.depth
-            assert named[one.parent].requests >= one.requests * 0.98
-        named[one.key] = one
-        assert 0.0 <= one.cached_share <= 1.0 + 1e-9
-        assert 0.0 < one.share <= 1.0 + 1e-9
-    assert prefixes.nodes() <= max_nodes

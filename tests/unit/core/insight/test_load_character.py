@@ -1,4 +1,3 @@
-import random
 from array import array
 
 import msgspec
@@ -6,7 +5,6 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.load_character import (
-    CHARACTER_ROWS,
     Character,
     character_of,
     differences,
@@ -54,16 +52,3 @@ def test_a_character_is_in_means_and_shares() -> None:
 )
 def test_another_load_is_told_in_words(change: dict[str, float], words: str) -> None:
     assert differences(SOME, msgspec.structs.replace(SOME, **change)) == (words,)
-
-
-def test_noise_of_a_steady_load_is_no_other_load() -> None:
-    """Two halves of one Poisson load differ less than what counts."""
-    rng, now, rows = random.Random(5), 0.0, list[TraceRow]()
-    for _ in range(20 * CHARACTER_ROWS):
-        now += rng.expovariate(20.0)
-        shared = (rng.randrange(20),) if rng.random() < 0.6 else (rng.getrandbits(60),)
-        rows.append(row(now, shared, rng.randint(200, 2000), rng.randint(20, 400)))
-    parts = [rows[at : at + CHARACTER_ROWS] for at in range(0, len(rows), CHARACTER_ROWS)]
-    characters = [character_of(part, 128) for part in parts]
-
-    assert not any(differences(one, other) for one in characters for other in characters)

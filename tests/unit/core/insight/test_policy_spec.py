@@ -3,20 +3,8 @@ from math import inf
 import pytest
 
 from kvmesh.core.cost.catalogue import PUBLISHED
-from kvmesh.core.cost.weights import weights_of
-from kvmesh.core.insight.policy_spec import PolicySpec, spec_of
+from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.errors import ConfigError
-
-
-def test_a_policy_and_its_name_lead_to_each_other() -> None:
-    spec = PolicySpec("prefill-decode", {"overlap_score_weight": 8.0})
-
-    policy = spec.find(PUBLISHED)
-
-    assert policy.cost.name == "prefill-decode"
-    assert weights_of(policy.weights)["overlap_score_weight"] == 8.0
-    assert spec_of(policy) == spec
-    assert str(spec) == "kv:prefill-decode:overlap_score_weight=8"
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,7 @@ def test_each_worker_is_judged_by_its_own_answers_until_it_is_forgotten() -> Non
         predictions.compare(B, AnswerSeen(PROMPT, PROMPT, *HIT, 0.0), 0.0)
         predictions.compare(A, AnswerSeen(PROMPT, PROMPT, *OVER, 0.0, reported=320), 0.0)
 
-    assert predictions.workers() == (A, B)
-    assert predictions.report(B).doubts == 0
+    assert (predictions.workers(), predictions.report(B).doubts) == ((A, B), 0)
     assert predictions.report(A).cached_tokens == 0
     predictions.forget(A)
     predictions.forget(A)

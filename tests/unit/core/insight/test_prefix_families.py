@@ -9,31 +9,11 @@ from kvmesh.core.insight.prefix_families import (
 )
 
 
-def test_turns_of_a_conversation_are_of_one_family() -> None:
-    families = PrefixFamilies()
-
-    first = families.name([1, 2])
-    second = families.name([1, 2, 3, 4])
-
-    assert first == second == 1
-
-
-def test_a_system_prompt_that_all_share_tells_no_family() -> None:
-    families = PrefixFamilies()
-    for number in range(100):
-        families.name([7, 8, 1000 + number])
-
-    one, other = families.name([7, 8, 5000]), families.name([7, 8, 6000])
-
-    assert (one, other) == (5000, 6000)
-
-
 def test_a_prompt_of_common_blocks_alone_is_a_family_of_its_own() -> None:
     families = PrefixFamilies()
     found = [families.name([7]) for _ in range(LEAST_SEEN + 3)]
 
-    assert found[:LEAST_SEEN] == [7] * LEAST_SEEN
-    assert len(set(found[LEAST_SEEN:])) == 3
+    assert (found[:LEAST_SEEN], len(set(found[LEAST_SEEN:]))) == ([7] * LEAST_SEEN, 3)
 
 
 def test_what_was_common_is_forgotten() -> None:

@@ -50,8 +50,7 @@ def test_what_was_mended_is_not_told_and_lasts_on_if_it_soon_recurs() -> None:
 
 def test_warnings_are_told_apart_by_their_words_and_cut() -> None:
     log = ProblemLog()
-    long = "x" * 5000
-    log.check([wrong("r0", "warning", "warning", why) for why in ("a", "b", long)], 0.0)
+    log.check([wrong("r0", "warning", "warning", why) for why in ("a", "b", "x" * 5000)], 0.0)
 
     assert [len(one.why) for one in log.rows(0.0)] == [1, 1, MOST_WORDS]
 
@@ -82,8 +81,5 @@ def test_replicas_problems_are_told_once_as_old_as_known_and_as_bad() -> None:
         [row("w0", 9.0, "warning"), row("w0", 1.0, "warning")],
     ]
 
-    merged = merge_problems(parts)
-
-    assert merged == [row("w0", 9.0), row("w1", 1.0)]
-    assert merge_problems(parts, most=1) == [row("w0", 9.0)]
-    assert merge_problems([]) == []
+    assert merge_problems(parts) == [row("w0", 9.0), row("w1", 1.0)]
+    assert (merge_problems(parts, most=1), merge_problems([])) == ([row("w0", 9.0)], [])

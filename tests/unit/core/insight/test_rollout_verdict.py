@@ -92,8 +92,7 @@ def test_times_beyond_all_bins_are_left_to_the_mean() -> None:
 
 
 def test_shares_are_bounded_from_above() -> None:
-    assert wilson_upper(0, 0) == 1.0
-    assert wilson_upper(10, 10) == 1.0
+    assert (wilson_upper(0, 0), wilson_upper(10, 10)) == (1.0, 1.0)
     assert 0.03 < wilson_upper(0, 100) < 0.05
     assert not is_unlikely(0, 0, 0.1)
     assert not is_unlikely(10, 100, 0.1)

@@ -84,8 +84,7 @@ def test_so_many_workers_as_are_wanted_would_be_as_full_as_they_shall_be(
     for cause, share in found.share.items():
         assert share >= 0.0
         assert math.isfinite(share)
-        wanted = found.wanted[cause]
-        assert wanted * OPTIONS.target == pytest.approx(share * found.workers)
+        assert found.wanted[cause] * OPTIONS.target == pytest.approx(share * found.workers)
 
 
 def test_the_cheapest_worker_to_lose_keeps_least_that_comes_back() -> None:

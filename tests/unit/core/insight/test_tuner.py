@@ -69,8 +69,7 @@ def kinds(made: Tuner) -> list[str]:
 def test_a_search_waits_for_enough_requests_of_one_load() -> None:
     made = tuner()
 
-    assert made.check(seen(None, rows=100), 10.0) == []
-    assert made.check(seen(rows=499), 20.0) == []
+    assert (made.check(seen(None, rows=100), 10.0), made.check(seen(rows=499), 20.0)) == ([], [])
     assert made.status().words == "499 of 500 requests seen since the load was like this"
     assert made.check(seen(rows=500), 19.0) == []
     assert made.status().words == "observes this load for 1 s more"
@@ -84,8 +83,7 @@ def test_what_is_better_is_proposed_and_each_step_is_told() -> None:
 
     assert kinds(made) == ["searches", "found", "shadows", "proposes"]
     assert (status.stage, status.proposal) == ("observing", "kv:x:a=4")
-    assert [step.number for step in status.steps] == [1, 2, 3, 4]
-    assert made.check(seen(), 300.0) == []
+    assert ([step.number for step in status.steps], made.check(seen(), 300.0)) == ([1, 2, 3, 4], [])
     assert "looks again in 3500 s" in made.status().words
     assert made.check(seen(), 3800.0) == [StartSearch(0.0)]
 
@@ -93,13 +91,11 @@ def test_what_is_better_is_proposed_and_each_step_is_told() -> None:
 def test_another_load_withdraws_the_proposal_and_is_searched_anew() -> None:
     made = proposed()
 
-    assert made.check(seen(OTHER), 400.0) == []
-    assert made.check(seen(OTHER), 410.0) == []
+    assert (made.check(seen(OTHER), 400.0), made.check(seen(OTHER), 410.0)) == ([], [])
 
     assert (kinds(made)[-1], made.since_s) == ("drifted", 410.0)
     assert "output tokens 100 -> 600" in made.status().words
-    assert made.status().proposal == ""
-    assert made.check(seen(OTHER, rows=600), 439.0) == []
+    assert (made.status().proposal, made.check(seen(OTHER, rows=600), 439.0)) == ("", [])
     assert made.check(seen(OTHER, rows=600), 440.0) == [StartSearch(410.0)]
 
 
@@ -120,14 +116,12 @@ def test_one_that_does_not_lead_stands_aside(make: object, acts: list[type[Act]]
     made = make()  # type: ignore[operator]
     aside = msgspec.structs.replace(seen(), leads=False)
 
-    assert [type(one) for one in made.check(aside, 300.0)] == acts
-    assert made.check(aside, 301.0) == []
+    assert ([type(one) for one in made.check(aside, 300.0)], made.check(aside, 301.0)) == (acts, [])
     assert (made.stage, made.status().words) == (
         "following",
         "another replica of the bucket tunes",
     )
-    assert kinds(made).count("waits") == 1
-    assert made.check(seen(rows=0), 302.0) == []
+    assert (kinds(made).count("waits"), made.check(seen(rows=0), 302.0)) == (1, [])
     assert (made.stage, made.since_s) == ("observing", 302.0)
 
 
@@ -143,20 +137,10 @@ def test_nothing_is_tried_that_promises_nothing(
 ) -> None:
     made = searching()
 
-    assert made.found(found, 110.0) == []
-    assert kinds(made)[-1] == kind
+    assert (made.found(found, 110.0), kinds(made)[-1]) == ([], kind)
     assert words in made.status().words
     assert made.check(seen(), again_s - 1.0) == []
     assert made.check(seen(), again_s) == [StartSearch(0.0)]
-
-
-def test_a_search_that_failed_is_told_and_repeated_later() -> None:
-    made = searching()
-
-    assert made.search_failed("out of memory", 110.0) == []
-    assert made.status().words == "the search failed: out of memory"
-    assert made.search_failed("late", 111.0) == made.found(result(), 111.0) == []
-    assert made.status().found is None
 
 
 def test_a_shadow_is_looked_at_for_long_enough() -> None:
@@ -164,8 +148,7 @@ def test_a_shadow_is_looked_at_for_long_enough() -> None:
     few = msgspec.structs.replace(SHADOWED, decisions=199)
 
     for now, report in ((120.0, None), (180.0, few), (169.0, SHADOWED)):
-        assert made.check(seen(shadow=report), now) == []
-        assert made.stage == "shadowing"
+        assert (made.check(seen(shadow=report), now), made.stage) == ([], "shadowing")
     assert made.check(seen(shadow=few), 710.0) == [StopShadow()]
     assert "only 199 decisions" in made.status().words
 
@@ -174,8 +157,7 @@ def test_a_shadow_that_would_do_harm_is_not_tried() -> None:
     made = shadowing()
     slow = msgspec.structs.replace(SHADOWED, would_be_wait_ms=90_000.0)
 
-    assert made.check(seen(shadow=slow), 200.0) == [StopShadow()]
-    assert kinds(made)[-1] == "dropped"
+    assert (made.check(seen(shadow=slow), 200.0), kinds(made)[-1]) == ([StopShadow()], "dropped")
     made.check(seen(), 900.0)
     assert made.found(result(), 910.0) == []
     assert "which its shadow spoke against" in made.status().words

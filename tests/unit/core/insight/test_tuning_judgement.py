@@ -17,12 +17,6 @@ def judged(weight: float, held_out: float, searched: float = 0.9) -> Judged:
     return Judged({"a": weight}, searched, held_out, 90.0, 10.0)
 
 
-def test_what_is_better_on_requests_held_out_is_picked() -> None:
-    best = judged(4.0, 0.95)
-
-    assert pick(found(best), 0.03) is best
-
-
 @pytest.mark.parametrize(
     "best",
     [judged(4.0, 0.98), judged(4.0, 1.2), judged(4.0, 0.9, searched=1.0), judged(1.0, 0.9)],

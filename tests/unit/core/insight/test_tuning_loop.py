@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.insight.load_character import CHARACTER_ROWS
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.rollout import Rollout
@@ -115,17 +114,6 @@ def test_a_search_is_told_all_that_is_known() -> None:
     assert 690 <= len(order.rows) < 700
 
 
-def test_too_few_requests_have_no_character() -> None:
-    world = World()
-    world.play(CHARACTER_ROWS - 1)
-    world.check()
-
-    assert world.loop.tuner.status().character is None
-    world.play(5)
-    world.check()
-    assert world.loop.tuner.status().character is not None
-
-
 def test_found_weights_are_shadowed_then_proposed() -> None:
     world = searching()
     world.loop.found(result(), AROUND, world.now)
@@ -145,8 +133,7 @@ def test_a_trial_of_somebody_else_is_waited_for() -> None:
     world = searching()
     world.change(PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 9.0})))
 
-    assert world.check() == [EndSearch()]
-    assert world.stage() == "blocked"
+    assert (world.check(), world.stage()) == ([EndSearch()], "blocked")
     assert "is on trial, which r0 began" in world.words()
 
 
@@ -177,5 +164,4 @@ def test_a_failed_search_is_told_in_words() -> None:
 def test_of_what_began_lately_only_the_short_has_ended(lasts: float, left: int) -> None:
     rows = [TraceRow(float(n), n + lasts, 1, 1, WorkerId("w"), Traced(0, b"")) for n in range(10)]
 
-    assert len(settled(rows, 8.5)) == left
-    assert settled([], 8.5) == []
+    assert (len(settled(rows, 8.5)), settled([], 8.5)) == (left, [])

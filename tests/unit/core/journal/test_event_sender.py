@@ -55,8 +55,7 @@ def test_overflow_becomes_a_dump_under_the_next_numbers() -> None:
     confirm(sender, flying, 2)
 
     [dump] = batches(sender.send(0.0))
-    assert (dump.first_seq, dump.events) == (6, [Cleared(), *STATE])
-    assert sender.statistics().dumps == 2
+    assert (dump.first_seq, dump.events, sender.statistics().dumps) == (6, [Cleared(), *STATE], 2)
 
 
 def test_a_replica_that_misses_recent_events_gets_them_again() -> None:
@@ -67,8 +66,7 @@ def test_a_replica_that_misses_recent_events_gets_them_again() -> None:
 
     again = sender.recover(7, 3, now=0.1)
 
-    assert [data for _, data in again] == [data for _, data in sent]
-    assert sender.confirmed_seq() == 2
+    assert ([data for _, data in again], sender.confirmed_seq()) == ([data for _, data in sent], 2)
 
 
 def test_several_replicas_that_miss_the_same_get_one_answer() -> None:
@@ -108,8 +106,7 @@ def test_a_replica_that_misses_the_next_event_or_asks_while_a_dump_waits_gets_no
 def test_a_later_epoch_in_the_journal_is_outrun() -> None:
     sender = started()
 
-    assert sender.recover(20, 5, now=0.1) == []
-    assert sender.confirmed_seq() == 0
+    assert (sender.recover(20, 5, now=0.1), sender.confirmed_seq()) == ([], 0)
 
     [dump] = batches(sender.send(0.1))
     assert (dump.epoch, dump.first_seq, dump.events) == (21, 1, [Cleared(), *STATE])

@@ -26,8 +26,7 @@ def test_a_new_epoch_fences_the_old_one() -> None:
     first = orders.admit(WORKER, batch(1, *EVENTS[:1], epoch=2))
     late = orders.admit(WORKER, batch(5, *EVENTS[:1], epoch=1))
 
-    assert first == Admission("apply", EVENTS[:1], fence=True)
-    assert late == Admission("stale")
+    assert (first, late) == (Admission("apply", EVENTS[:1], fence=True), Admission("stale"))
     assert orders.cursor(WORKER) == Cursor(2, 2)
 
 

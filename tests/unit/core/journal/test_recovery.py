@@ -60,15 +60,6 @@ def test_skipped_records_make_every_worker_suspect_until_its_heartbeat_agrees() 
     assert not recovery.is_distrusted(W)
 
 
-def test_a_suspect_worker_that_starts_over_is_exact() -> None:
-    recovery = followed()
-    recovery.suspect(1.0)
-
-    recovery.progress(W, Cursor(1, 12), 1.5, whole=True)
-
-    assert not recovery.is_distrusted(W)
-
-
 def test_an_unread_epoch_is_asked_for_from_its_start() -> None:
     recovery = followed()
     recovery.receive(W, 2, 3, 1.0)

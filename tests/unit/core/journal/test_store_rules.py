@@ -65,8 +65,7 @@ def test_the_first_snapshot_behind_something_unreadable_cuts_nothing(bench: Benc
     bench.record(A, 3, Stored(ROOT, pack_hashes([3])), number=3)
     bench.record(A, 4, Cleared(), Stored(ROOT, pack_hashes([3])))
 
-    assert bench.rules.why_not_store(0.0) == ""
-    assert [bench.store(), bench.store()] == [False, True]
+    assert (bench.rules.why_not_store(0.0), [bench.store(), bench.store()]) == ("", [False, True])
 
 
 def test_a_live_worker_of_which_nothing_was_read_holds_up_snapshots_for_a_while(
@@ -77,8 +76,7 @@ def test_a_live_worker_of_which_nothing_was_read_holds_up_snapshots_for_a_while(
     waits = bench.rules.why_not_store(1.0)
     recovery.receive(B, 1, 7, PATIENCE_S)
 
-    assert waits == "nothing was read yet of 'b'"
-    assert bench.rules.why_not_store(PATIENCE_S) == ""
+    assert (waits, bench.rules.why_not_store(PATIENCE_S)) == ("nothing was read yet of 'b'", "")
     assert not bench.store(PATIENCE_S)
 
 
@@ -92,22 +90,8 @@ def test_ever_new_workers_of_which_nothing_was_read_hold_up_no_longer(bench: Ben
     none = bench.rules.why_not_store(later)
     bench.replica.recovery.receive(B, 1, 7, later)
 
-    assert [bool(why) for why in whys] == [True, True, False, False]
-    assert none == ""
+    assert ([bool(why) for why in whys], none) == ([True, True, False, False], "")
     assert bench.rules.why_not_store(later) == "nothing was read yet of 'b'"
-
-
-def test_workers_without_events_without_history_or_without_life_lack_nothing(
-    bench: Bench,
-) -> None:
-    recovery = bench.replica.recovery
-    recovery.describe(B, events=False, complete=True)
-    recovery.receive(B, 1, 7, 0.0)
-    recovery.receive(WorkerId("new"), 1, 0, 0.0)
-    recovery.receive(WorkerId("dead"), 1, 7, -60.0)
-
-    assert bench.rules.why_not_store(0.0) == ""
-    assert bench.store()
 
 
 def test_a_worker_in_doubt_keeps_the_journal_whole(bench: Bench) -> None:
@@ -125,18 +109,6 @@ def test_a_doubt_that_comes_while_a_snapshot_is_written_counts(bench: Bench) -> 
     bench.record(A, 9, Stored(ROOT, pack_hashes([3])))
 
     assert bench.rules.why_not_cut(0.0) == "events are missing of 'a'"
-
-
-def test_why_the_journal_is_kept_is_said(bench: Bench) -> None:
-    bench.record(A, 3, Stored(ROOT, pack_hashes([3])), number=3)
-    bench.record(A, 4, Cleared())
-    bench.rules.freeze(0.0)
-    unreadable = bench.rules.why_not_cut(0.0)
-    bench.replica.recovery.receive(B, 1, 7, 0.0)
-    bench.rules.freeze(0.0)
-
-    assert unreadable == "records were met that are not read"
-    assert bench.rules.why_not_cut(0.0) == "nothing was read yet of 'b'"
 
 
 def test_a_worker_that_sends_events_no_more_keeps_no_journal(bench: Bench) -> None:

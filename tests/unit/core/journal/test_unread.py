@@ -6,20 +6,6 @@ from kvmesh.core.journal.unread import KEEP_S, UnreadRecords
 A, B = WorkerId("a"), WorkerId("b")
 
 
-def test_a_worker_is_unread_until_its_whole_state_came_in_a_format_that_is_read() -> None:
-    unread = UnreadRecords(most=8)
-    unread.supersede(A)
-
-    met = unread.meet(A, 2, 0.0), unread.meet(A, 3, 1.0), unread.meet(B, 2, 1.0)
-    both = unread.formats(2.0)
-    unread.supersede(A)
-
-    assert met == (True, True, True)
-    assert both == {A: 3, B: 2}
-    assert unread.formats(2.0) == {B: 2}
-    assert unread.count == 3
-
-
 def test_a_worker_that_does_not_come_back_is_not_minded_for_ever() -> None:
     unread = UnreadRecords(most=8)
     unread.meet(A, 2, 10.0)

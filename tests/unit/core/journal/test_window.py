@@ -102,8 +102,7 @@ def test_sending_everything_again_is_counted_and_gets_a_whole_deadline() -> None
 
     window.resend(4.0)
 
-    assert window.due_s() == 5.0
-    assert window.statistics().resends == 3
+    assert (window.due_s(), window.statistics().resends) == (5.0, 3)
 
 
 def test_a_ring_keeps_what_just_fits_and_counts_what_is_rewound() -> None:
@@ -174,5 +173,4 @@ def test_each_message_is_timed_once_from_its_first_sending() -> None:
 
     window.acknowledge(rewound, 2, 9.0)
 
-    assert window.seconds.total == 1.5
-    assert window.seconds.cumulative()[-1] == (float("inf"), 1)
+    assert (window.seconds.total, window.seconds.cumulative()[-1]) == (1.5, (float("inf"), 1))

@@ -13,7 +13,6 @@ from kvmesh.core.members.answer_check import (
     AnswerCheck,
     BadAnswer,
     Form,
-    Habit,
     error_words,
     has_no_token,
     judge_start,
@@ -120,8 +119,7 @@ def test_no_token_is_missed_where_none_was_asked_for() -> None:
 
     assert judged(b'{"max_tokens":0}') == ""
     assert judged(b'{"max_tokens":null,"max_completion_tokens":0}') == ""
-    assert judged(b'{"max_tokens":1}') == "no_tokens"
-    assert judged(b"") == ""
+    assert (judged(b'{"max_tokens":1}'), judged(b"")) == ("no_tokens", "")
 
 
 @pytest.mark.parametrize("size", [MOST_ASKED - 1_000, 10 * MOST_ASKED])
@@ -178,17 +176,6 @@ def test_a_whole_answer_of_another_api(form: Form, body: Any, sickness: str) -> 
     assert whole(body, form) == sickness
 
 
-def test_a_habit_is_what_all_answers_had() -> None:
-    habit, broken = Habit(), Habit()
-
-    habit.seen = SURE
-    assert habit.breaks()
-    assert habit.breaks()
-    assert not broken.breaks()
-    broken.seen = SURE
-    assert not broken.breaks()
-
-
 def test_a_worker_that_names_what_it_announced_is_held_to_it() -> None:
     check = AnswerCheck(("m-large", "an-adapter"))
     other = {**STOPPED, "model": "other"}
@@ -223,8 +210,7 @@ def test_a_worker_that_always_gave_a_reason_is_held_to_it() -> None:
     for _ in range(SURE):
         assert whole(STOPPED, check=check) == ""
 
-    assert whole(CHAT, check=check) == "unfinished"
-    assert whole(CHAT, "completions", check) == ""
+    assert (whole(CHAT, check=check), whole(CHAT, "completions", check)) == ("unfinished", "")
 
 
 @pytest.mark.parametrize(

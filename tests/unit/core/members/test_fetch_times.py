@@ -13,7 +13,7 @@ from kvmesh.core.members.fetch_times import (
     FetchTimes,
 )
 
-A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
+A = WorkerId("a")
 HOST, DISK = 1, 2
 COMPUTE = 0.08
 """What computing a token takes, ms."""
@@ -28,8 +28,7 @@ def test_what_makes_half_of_the_first_tokens_late_does_not_count() -> None:
     times = FetchTimes()
 
     for number in range(200):
-        late = 10.0 if number % 2 else 1.0
-        times.learn(A, {HOST: 4_000}, 4_000 * 0.01 * late, COMPUTE, 0.0)
+        times.learn(A, {HOST: 4_000}, 4_000 * 0.01 * (10.0 if number % 2 else 1.0), COMPUTE, 0.0)
 
     assert times.ms_per_token(A, HOST, COMPUTE, 0.0) == pytest.approx(0.01, rel=0.35)
 
@@ -57,8 +56,7 @@ def test_little_says_nothing_nor_does_what_is_no_number() -> None:
     times.learn(A, {HOST: 4_000}, math.nan, COMPUTE, 0.0)
     times.learn(A, {}, 5_000.0, COMPUTE, 0.0)
 
-    assert times.samples == 0
-    assert times.publish(0.0) == ()
+    assert (times.samples, times.publish(0.0)) == (0, ())
 
 
 def test_a_tier_whose_weight_is_fixed_keeps_it() -> None:
@@ -93,8 +91,7 @@ def test_no_more_is_told_or_kept_than_there_is_room_for() -> None:
         "r1", [FetchRow(f"x{number}", 1, 0.1, 1.0) for number in range(MOST_HEARD + 5)], 0.0
     )
 
-    assert len(rows) == MOST_TOLD + 1
-    assert rows[-1].worker == f"w{MOST_TOLD + 8}"
+    assert (len(rows), rows[-1].worker) == (MOST_TOLD + 1, f"w{MOST_TOLD + 8}")
     assert times.report(WorkerId("x0"), HOST, COMPUTE, 0.0).samples == 0.0
     assert times.report(WorkerId(f"x{MOST_HEARD + 4}"), HOST, COMPUTE, 0.0).samples == 1.0
 

@@ -60,8 +60,7 @@ def test_three_errors_in_a_row_eject_but_not_with_an_answer_between() -> None:
     assert health.note("w0", ERROR, 0.0)
 
     assert health.stage("w0") is Stage.EJECTED
-    assert health.recent("w0") == (5, 6)
-    assert health.ejections == 1
+    assert (health.recent("w0"), health.ejections) == ((5, 6), 1)
     assert admitted(health, 0.5) == set(FLEET[1:])
     assert health.is_left_out("w0", 0.5)
     assert health.retry_in_s("w0", 0.25) == 0.75
@@ -85,8 +84,7 @@ def test_who_is_not_there_is_asked_each_second_until_it_answers() -> None:
     assert health.note("w0", REFUSED, 0.0)
     assert health.stage("w0") is Stage.DOWN
 
-    assert health.due(0.0) == ["w0"]
-    assert health.due(0.9) == []
+    assert (health.due(0.0), health.due(0.9)) == (["w0"], [])
     assert not health.answered("w0", "down", 0.9)
     assert health.due(1.0) == ["w0"]
     assert not health.note("w0", SERVED, 1.1), "an older request"
@@ -158,8 +156,7 @@ def test_overload_is_rest_for_as_long_as_it_asks_however_it_stands() -> None:
     assert "w1" not in admitted(health, 2.0)
     assert health.is_left_out("w0", 2.0)
     assert health.words("w0", 2.0) == "overloaded, asked for 2.0 s of rest"
-    assert health.admit(FLEET, 2.0)[1] == 4.0
-    assert admitted(health, 4.0) == set(FLEET)
+    assert (health.admit(FLEET, 2.0)[1], admitted(health, 4.0)) == (4.0, set(FLEET))
     assert not health.is_left_out("w0", 4.0)
     assert health.stage("w1") is Stage.TRICKLE
 
@@ -260,8 +257,7 @@ def test_every_stage_has_words() -> None:
     ]
     assert health.reason("w0") == "does not answer its health check"
     assert health.reason("w2") == health.reason("w3") == "ejected, requests fail there (500)"
-    assert health.reason("w4") == "overloaded, asked for rest"
-    assert health.reason("w5") == ""
+    assert (health.reason("w4"), health.reason("w5")) == ("overloaded, asked for rest", "")
     assert health.words("w2", 0.4) == "ejected, 3 of 3 failed (500), asked again in 0.6 s"
     assert health.is_left_out("w0", 0.0)
 
@@ -285,7 +281,6 @@ def test_an_answer_of_who_has_nothing_against_it_is_just_counted() -> None:
     assert health.served("w0", 0.5)
 
     assert not health.is_suspect("w0")
-    assert health.recent("w0") == (1, 2)
-    assert health.served_s("w0") == 0.5
+    assert (health.recent("w0"), health.served_s("w0")) == ((1, 2), 0.5)
     eject(health, "w0", 1.0)
     assert not health.served("w0", 1.1)

@@ -34,19 +34,6 @@ class Board:
         self.late.end(booking, 2.0, served=served)
 
 
-def test_all_that_waits_counts_from_the_next_end_of_a_prefill_on() -> None:
-    board = Board()
-    board.keep("a", "b")
-
-    board.late.begin(OTHER, 1.0)
-    assert board.believed == []
-    board.late.begin(W, 1.5)
-    board.late.begin(W, 1.7)
-
-    assert board.believed == [(W, [ord("a")], 1.5), (W, [ord("b")], 1.5)]
-    assert board.late.waiting == {}
-
-
 def test_a_booking_that_is_gone_or_whose_prompt_was_let_go_does_not_count() -> None:
     board = Board()
     board.keep("a", "b", "c")
@@ -77,8 +64,7 @@ def test_an_end_of_decoding_ends_no_prefill() -> None:
 
     board.end(decodes)
 
-    assert board.believed == []
-    assert list(board.late.waiting[W]) == ["b"]
+    assert (board.believed, list(board.late.waiting[W])) == ([], ["b"])
 
 
 def test_an_answer_whose_first_token_nobody_saw_ends_a_prefill() -> None:

@@ -7,8 +7,7 @@ def test_names_are_bounded_and_all_are_counted() -> None:
 
     found = find_left_out(names, lambda name: None if name == "w000" else "draining")
 
-    assert found.count == 499
-    assert [one.worker for one in found.named] == names[1 : MOST_NAMED + 1]
+    assert (found.count, [one.worker for one in found.named]) == (499, names[1 : MOST_NAMED + 1])
     assert {one.why for one in found.named} == {"draining"}
 
 

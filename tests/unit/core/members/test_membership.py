@@ -26,8 +26,7 @@ def test_a_silent_member_that_answers_stays_usable_until_it_refuses() -> None:
     members.answered_http("w1", 2.2)
 
     assert members.expire(3.5) == [Change(ChangeKind.SILENT, "w1", 1)]
-    assert members.usable(3.5) == ("w1",)
-    assert [row.silent for row in members.view(3.5)] == [True]
+    assert (members.usable(3.5), [row.silent for row in members.view(3.5)]) == (("w1",), [True])
     assert members.observe("w1", 1, 4.0) == Change(ChangeKind.HEARD, "w1", 1)
     assert [row.silent for row in members.view(4.0)] == [False]
     for _ in range(2):
@@ -57,8 +56,7 @@ def test_a_larger_epoch_is_a_restart_and_an_older_one_is_ignored() -> None:
     assert members.observe("w1", 4, 0.5) is None
     assert members.usable(0.5) == ("w2",)
     assert members.observe("w1", 6, 0.5) == Change(ChangeKind.RESTARTED, "w1", 6)
-    assert members.usable(0.5) == ("w1", "w2")
-    assert members.epoch("w1") == 6
+    assert (members.usable(0.5), members.epoch("w1")) == (("w1", "w2"), 6)
     assert members.epoch("w3") is None
 
 
@@ -89,8 +87,7 @@ def test_a_screened_member_gets_nothing_whatever_it_says_until_the_screen_lets_i
     members.screen = lambda name: barred.get(name, "")
     members.screen_anew()
 
-    assert members.usable(0.0) == ("b", "c")
-    assert members.why_not("a", 0.0) == "elsewhere"
+    assert (members.usable(0.0), members.why_not("a", 0.0)) == (("b", "c"), "elsewhere")
     assert members.why_not("b", 0.0) is None
     for _ in range(EJECT_STREAK):
         members.note("b", ERROR, 0.0)

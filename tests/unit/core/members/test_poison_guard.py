@@ -11,15 +11,6 @@ def end(guard: PoisonGuard, body: bytes, worker: str, now: float) -> None:
     guard.gone(worker, now)
 
 
-def test_one_end_may_be_the_workers_own() -> None:
-    guard = PoisonGuard()
-    end(guard, b"a", "w1", 0.0)
-
-    assert not guard.refuses(key_of(b"a"), 0.0)
-    assert not guard.refuses(key_of(b"b"), 0.0)
-    assert guard.refused == 0
-
-
 def test_a_body_that_ended_two_workers_is_refused_for_a_while() -> None:
     guard = PoisonGuard(window_s=60.0)
     end(guard, b"a", "w1", 0.0)

@@ -22,8 +22,7 @@ def test_a_reader_that_says_now_this_and_now_that_is_an_older_one() -> None:
     ]
     written = [readers.format_of("journal", now) for now in (4.0, 5.1, 5.2)]
 
-    assert updates == [True, True, False, True, True]
-    assert written == [1, 1, 2]
+    assert (updates, written) == ([True, True, False, True, True], [1, 1, 2])
 
 
 def test_who_keeps_a_format_from_being_written_is_named() -> None:
@@ -43,16 +42,11 @@ def test_the_lowest_told_lately_counts() -> None:
     reported = RequestedFormats(1, 3)
 
     first = reported.take("r1", 3, 0.0), reported.take("r2", 2, 1.0), reported.take("r1", 3, 2.0)
-    later = reported.take("r1", 3, 1.0 + TOLD_S)
-
-    assert first == (3, 2, 2)
-    assert later == 3
+    assert (first, reported.take("r1", 3, 1.0 + TOLD_S)) == ((3, 2, 2), 3)
 
 
 def test_names_in_commands_cannot_fill_the_memory() -> None:
     reported = RequestedFormats(1, 2)
     reported.take("first", 1, 0.0)
 
-    chosen = [reported.take(f"r{number}", 2, 1.0) for number in range(MOST_TELLERS)]
-
-    assert chosen[-2:] == [1, 2]
+    assert [reported.take(f"r{number}", 2, 1.0) for number in range(MOST_TELLERS)][-2:] == [1, 2]

@@ -59,11 +59,8 @@ def test_a_fleet_that_fails_everything_gets_little_more_than_its_load(ratio: flo
 def test_one_tenants_streams_may_not_use_all_of_it_up() -> None:
     budget = RetryBudget(0.2)
 
-    greedy = sum(budget.take_for("greedy", 0.0) for _ in range(60))
-
-    assert greedy == 25
-    assert budget.left() == 75.0
-    assert budget.refused == 35
+    assert sum(budget.take_for("greedy", 0.0) for _ in range(60)) == 25
+    assert (budget.left(), budget.refused) == (75.0, 35)
     assert budget.take_for("modest", 0.0)
     assert sum(budget.take_for("greedy", 1.0) for _ in range(60)) == 2
     assert spend(budget, 1.0) > 60

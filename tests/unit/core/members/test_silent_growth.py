@@ -33,14 +33,3 @@ def test_an_answer_that_is_not_streamed_grows_over_time_as_far_as_it_is_expected
     assert seen == [(7, 4), (7, 4), (8, 3), (8, 3), (9, 2), (11, 0), (11, 0)]
     sequences.finish("r")
     assert (loads.active_blocks, loads.expected_blocks) == (0, 0)
-
-
-def test_another_block_size_begins_anew() -> None:
-    sequences, work = make()
-    sequences.add("r", W, whole(), now=0.0)
-    sequences.first_token("r", 0.0)
-    grow_unseen(sequences, work, 100.0)
-
-    sequences.resize(32)
-
-    assert sequences.loads(W).active_blocks == 7

@@ -38,8 +38,7 @@ def test_the_silent_are_asked_where_their_heartbeats_said_they_are() -> None:
     world.beat("a", 0.0)
     world.beat("b", 2.0)
 
-    assert world.silent.due(2.0) == []
-    assert world.silent.due(2.1) == [("a", Beat("http://a"))]
+    assert (world.silent.due(2.0), world.silent.due(2.1)) == ([], [("a", Beat("http://a"))])
     assert world.silent.answered("a", "ok", 2.2) is None
     assert world.expire(3.6) == []
 
@@ -55,8 +54,7 @@ def test_who_refuses_twice_is_given_up_and_who_is_slow_only_when_its_time_is_ove
     for now in (2.1, 2.4):
         world.silent.answered("b", "slow", now)
 
-    assert world.expire(2.4) == ["a"]
-    assert world.expire(3.5) == ["b"]
+    assert (world.expire(2.4), world.expire(3.5)) == (["a"], ["b"])
 
 
 def test_who_was_given_up_is_asked_for_a_minute_whether_it_is_back() -> None:
@@ -64,12 +62,9 @@ def test_who_was_given_up_is_asked_for_a_minute_whether_it_is_back() -> None:
     world.beat("a", 0.0)
     assert world.expire(4.0) == ["a"]
 
-    assert world.asked(4.9) == []
-    assert world.asked(5.0) == ["a"]
-    assert world.asked(5.1) == []
+    assert (world.asked(4.9), world.asked(5.0), world.asked(5.1)) == ([], ["a"], [])
     assert world.silent.answered("a", "down", 5.2) is None
-    assert world.asked(63.9) == ["a"]
-    assert world.asked(64.9) == []
+    assert (world.asked(63.9), world.asked(64.9)) == (["a"], [])
 
 
 def test_who_is_back_is_told_with_its_last_heartbeat_once() -> None:
@@ -86,9 +81,7 @@ def test_nobody_who_was_to_leave_is_asked_about_a_return() -> None:
     world = World()
     world.beat("a", 0.0, draining=True)
 
-    assert world.asked(3.0) == []
-    assert world.expire(4.0) == ["a"]
-    assert world.asked(6.0) == []
+    assert (world.asked(3.0), world.expire(4.0), world.asked(6.0)) == ([], ["a"], [])
 
 
 def test_who_was_given_up_is_named_until_it_is_back_or_a_minute_is_over() -> None:
@@ -101,5 +94,4 @@ def test_who_was_given_up_is_named_until_it_is_back_or_a_minute_is_over() -> Non
 
     assert world.silent.lost(3.5) == ["a", "b"]
     world.beat("a", 5.0)
-    assert world.silent.lost(5.0) == ["b"]
-    assert world.silent.lost(3.5 + LOST_S) == []
+    assert (world.silent.lost(5.0), world.silent.lost(3.5 + LOST_S)) == (["b"], [])

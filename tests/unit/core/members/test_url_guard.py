@@ -14,8 +14,7 @@ def test_a_refusal_is_news_once_and_forgotten_when_it_stops() -> None:
     assert "--upstream-allow" in first.reason
     assert second is not None
     assert not second.new
-    assert list(guard.refused(1.0)) == ["w1"]
-    assert guard.refusals == 2
+    assert (list(guard.refused(1.0)), guard.refusals) == (["w1"], 2)
     assert guard.refused(1.0 + REMEMBER_S) == {}
 
 
@@ -41,5 +40,4 @@ def test_names_from_outside_cannot_fill_the_memory() -> None:
     for number in range(10 * MOST):
         guard.judge(f"w{number}", BAD, 0.0)
 
-    assert len(guard.refused(0.0)) == MOST
-    assert guard.refusals == 10 * MOST
+    assert (len(guard.refused(0.0)), guard.refusals) == (MOST, 10 * MOST)

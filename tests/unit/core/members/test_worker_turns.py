@@ -41,18 +41,6 @@ class Replica:
         self.sequences.add(f"q{self.asked}", worker, Demand(10, 10, turn=True), 0.0, "peer")
 
 
-def test_one_replica_goes_round_strictly_in_an_order_of_its_own() -> None:
-    replica, other = Replica(), Replica("r1")
-
-    found = [replica.take() for _ in range(12)]
-    named = [other.take() for _ in range(12)]
-
-    assert found == [*NAMES] * 3
-    assert named == named[:4] * 3
-    assert sorted(named[:4]) == [*NAMES]
-    assert len({Replica(f"r{number}").take() for number in range(50)}) == 4
-
-
 def test_a_new_worker_has_one_turn_more_at_most() -> None:
     replica = Replica()
     for _ in range(30):
@@ -89,16 +77,6 @@ def test_turns_are_those_of_the_model_whatever_the_names(names: list[str], name:
 
     for _ in range(2 * len(workers)):
         worker = model.next(sorted(workers), name)
-        model.take(worker)
-        assert replica.take() == worker
-
-
-def test_turns_of_many_workers_are_those_of_the_model() -> None:
-    workers = tuple(WorkerId(f"worker-{number:03d}") for number in range(300))
-    replica, model = Replica("r", workers), WorkerTurns()
-
-    for _ in range(20):
-        worker = model.next(workers, "r")
         model.take(worker)
         assert replica.take() == worker
 

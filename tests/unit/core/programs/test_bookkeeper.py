@@ -35,8 +35,7 @@ def test_a_newcomer_takes_the_place_of_one_that_pauses() -> None:
 
     take(governor, "b", 100, 2.0)
 
-    assert list(governor.table.agents) == [key("b")]
-    assert governor.statistics().reserved_tokens == 100
+    assert (list(governor.table.agents), governor.statistics().reserved_tokens) == ([key("b")], 100)
 
 
 def test_a_worker_that_leaves_takes_its_reservations_along() -> None:

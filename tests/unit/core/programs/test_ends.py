@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh.core.programs.ends import TurnsLeft
-from tests.unit.core.programs.test_pauses import sessions
 
 
 def test_what_was_never_seen_goes_on_as_was_published() -> None:
@@ -16,10 +15,6 @@ def test_what_was_never_seen_goes_on_as_was_published() -> None:
     assert left.expect("codex", 100) == pytest.approx(400 / 4.67, rel=0.1)
     assert left.expect("codex", 10**25) == left.expect("codex", 1 << 14)
     assert left.expect("codex", -5) == left.expect("codex", 0)
-
-
-def test_nothing_follows_what_was_said_to_be_the_last_turn() -> None:
-    assert TurnsLeft().expect("kvmesh", 3, final=True) == 0.0
 
 
 def test_short_agents_are_expected_to_end_soon() -> None:
@@ -62,16 +57,3 @@ def test_the_mean_is_that_of_agents_of_which_a_share_ends_each_turn(hazard: floa
 
     for turns in (1, 2, 5):
         assert left.expect("", turns) == pytest.approx((1.0 - hazard) / hazard, rel=0.25)
-
-
-def test_real_sessions_held_out_go_on_as_long_as_foretold() -> None:
-    known = [len(session) + 1 for session in sessions()]
-    Random(1).shuffle(known)
-    left = TurnsLeft()
-    for one in known[:64]:
-        left.learn("claude-code", one)
-
-    for turns in (1, 10, 50):
-        further = [one - turns for one in known[64:] if one >= turns]
-        reported = left.expect("claude-code", turns)
-        assert reported == pytest.approx(sum(further) / len(further), rel=0.4)

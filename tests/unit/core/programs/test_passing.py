@@ -1,7 +1,5 @@
 """What the serving path asks of the governor besides `ask`: who need not be asked, and why not."""
 
-from math import inf
-
 import pytest
 
 from kvmesh.core.programs.governor import Governor
@@ -11,7 +9,6 @@ from tests.unit.core.programs.program_cases import (
     W2,
     SmallFleet,
     key,
-    make_end,
     make_governor,
     make_turn,
 )
@@ -50,9 +47,7 @@ def test_where_nothing_would_be_held_everybody_passes(
 
 
 def test_beside_a_worker_whose_cache_is_unknown_everybody_passes() -> None:
-    governor = with_one(make_governor(SmallFleet(w1=0)), "a", 900)
-
-    assert governor.passes(key("new"), 400, 1.0)
+    assert with_one(make_governor(SmallFleet(w1=0)), "a", 900).passes(key("new"), 400, 1.0)
 
 
 def test_while_turns_are_held_everybody_is_asked() -> None:
@@ -79,18 +74,7 @@ def test_whoever_cannot_wait_is_not_held() -> None:
     governor = with_one(make_governor(SmallFleet(w1=1000), max_wait_s=30.0), "a", 700)
     hasty = make_turn("b", 700, patience_s=0.0)
 
-    assert governor.check(hasty, 1.0) == Grant()
-    assert governor.ask(hasty, 1.0) == Grant()
-
-
-def test_a_client_that_waits_for_less_than_the_bound_is_held_for_less() -> None:
-    governor = with_one(make_governor(SmallFleet(w1=1000), max_wait_s=30.0), "a", 700)
-    assert governor.ask(make_turn("b", 700, patience_s=5.0), 1.0) is None
-    assert governor.release(1.0) == []
-
-    assert governor.next_s(1.0) == 6.0
-    assert governor.release(5.9) == []
-    assert [name for name, _ in governor.release(6.0)] == ["b/1"]
+    assert (governor.check(hasty, 1.0), governor.ask(hasty, 1.0)) == (Grant(), Grant())
 
 
 def test_of_an_agent_with_two_turns_the_first_tells_how_long_it_waits() -> None:

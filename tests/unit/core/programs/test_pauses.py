@@ -43,35 +43,6 @@ def test_what_was_never_seen_takes_as_long_as_was_published(stop: Stop) -> None:
     assert sum(PRIORS[stop]) == pytest.approx(1.0)
 
 
-def test_the_longer_a_pause_has_lasted_the_longer_it_is_expected_to_last() -> None:
-    model = PauseModel()
-
-    left = [model.expect(CLIENT, "tool", "", elapsed_s).p50_s for elapsed_s in (20, 100, 1000)]
-
-    assert left == sorted(left)
-    assert left[0] > model.expect(CLIENT, "tool", "", 0.0).p50_s
-
-
-def test_tools_clients_and_stops_are_told_apart_and_fall_back() -> None:
-    model = PauseModel()
-    for _ in range(400):
-        model.learn(CLIENT, "tool", "Bash", 100.0, 0.0)
-        model.learn(CLIENT, "tool", "Read", 1.0, 0.0)
-        model.learn("codex", "tool", "", 10.0, 0.0)
-
-    def median(client: Client, stop: Stop, tool: str) -> float:
-        return model.expect(client, stop, tool, 0.0).p50_s
-
-    assert median(CLIENT, "tool", "Bash") == pytest.approx(100.0, rel=0.4)
-    assert median(CLIENT, "tool", "Read") == pytest.approx(1.0, rel=0.4)
-    assert median(CLIENT, "tool", "never seen") == median(CLIENT, "tool", "")
-    assert median("codex", "tool", "Bash") == pytest.approx(10.0, rel=0.4)
-    assert median("dynamo", "tool", "") == pytest.approx(10.0, rel=0.4)
-    assert median(CLIENT, "end", "") == PauseModel().expect(CLIENT, "end", "", 0.0).p50_s
-    assert model.expect(CLIENT, "tool", "Bash", 0.0).samples == 400
-    assert model.expect(CLIENT, "tool", "", 0.0).samples == 800
-
-
 def test_old_pauses_count_for_less() -> None:
     model = PauseModel(PauseOptions(half_life_s=3600.0, pull=1.0))
     for _ in range(100):
@@ -82,8 +53,7 @@ def test_old_pauses_count_for_less() -> None:
         model.learn(CLIENT, "tool", "", 1000.0, 10 * 3600.0)
 
     after = model.expect(CLIENT, "tool", "", 0.0)
-    assert (before.p50_s < 2.0, after.p50_s > 700.0) == (True, True)
-    assert after.samples == 100
+    assert (before.p50_s < 2.0, after.p50_s > 700.0, after.samples) == (True, True, 100)
 
 
 def test_a_change_shows_however_much_was_seen_before() -> None:
@@ -97,15 +67,6 @@ def test_a_change_shows_however_much_was_seen_before() -> None:
     pause = model.expect(CLIENT, "tool", "", 0.0)
     assert pause.p50_s > 700.0
     assert pause.samples <= 100
-
-
-def test_a_clock_that_goes_back_harms_nothing() -> None:
-    model = PauseModel()
-
-    model.learn(CLIENT, "tool", "", 1.0, 1e9)
-    model.learn(CLIENT, "tool", "", 1.0, 0.0)
-
-    assert model.expect(CLIENT, "tool", "", 0.0).samples == 2
 
 
 @pytest.mark.parametrize("odd", [-1.0, nan, -inf])
@@ -127,8 +88,7 @@ def test_tools_that_are_made_up_push_out_no_tool_that_is_used() -> None:
     for at in range(1000):
         model.learn(CLIENT, "tool", f"made up {at}", 1e6, 0.0)
 
-    assert len(model) == 3
-    assert model.expect(CLIENT, "tool", "Bash", 0.0).samples == 5
+    assert (len(model), model.expect(CLIENT, "tool", "Bash", 0.0).samples) == (3, 5)
     assert model.expect(CLIENT, "tool", "Read", 0.0).samples == 5
     assert model.expect(CLIENT, "tool", "made up 999", 0.0).samples == 1
 

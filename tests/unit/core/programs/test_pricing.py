@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.core.programs.pricing import WORTH, Pace, kept_s
+from kvmesh.core.programs.pricing import Pace
 from tests.unit.core.programs.program_cases import W1
 
 
@@ -12,10 +12,6 @@ def learned(pause_s: float = 1.0, turns: int = 100) -> Pace:
     return pace
 
 
-def test_a_context_is_kept_for_a_few_times_what_computing_it_takes() -> None:
-    assert kept_s(10_000, 0.08) == pytest.approx(WORTH * 0.8)
-
-
 def test_a_cycle_is_the_answer_at_its_best_and_the_pause() -> None:
     pace = learned()
 
@@ -25,14 +21,6 @@ def test_a_cycle_is_the_answer_at_its_best_and_the_pause() -> None:
 
     assert pace.cycle_s == pytest.approx(3.0, rel=0.15)
     assert pace.prefill_ms(W1, 9.0) == pytest.approx(0.1, rel=0.15)
-
-
-def test_hours_of_a_pause_count_little() -> None:
-    pace = learned()
-
-    pace.returned(100, 1e9, pace.token_s)
-
-    assert pace.cycle_s < 3.3
 
 
 def test_the_turnover_is_the_cache_computed_once_a_cycle() -> None:

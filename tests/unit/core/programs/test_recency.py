@@ -58,14 +58,6 @@ def test_what_is_newer_is_what_an_engine_used_since(
         assert (agent in shown) == bool(places and places[0] < capacity)
 
 
-def test_a_context_counts_for_what_was_written_of_it_not_for_what_others_wrote() -> None:
-    recency = Recency()
-    recency.use("a", 1000, 0)
-    recency.use("a", 1000, 300)
-
-    assert list(recency.held(10_000)) == [Held("a", 300, 0)]
-
-
 def test_what_an_agent_went_back_from_is_nobodys_and_goes_before_the_rest() -> None:
     recency = Recency()
     recency.use("a", 1000, 1000)

@@ -39,19 +39,6 @@ def test_an_agent_at_no_worker_has_no_seat() -> None:
     assert len(seats) == 0
 
 
-def test_times_of_reservations_that_were_renewed_are_tidied_up() -> None:
-    seats = Seats(lambda _: 1000)
-    agent = make_agent("a", 1)
-    seats.take(make_agent("b", 1), inf)
-    for second in range(1000):
-        seats.take(agent, float(second))
-
-    assert len(seats._ends) <= 80
-    assert seats.next_s() <= 999.0
-    seats.expire(999.0)
-    assert len(seats) == 1
-
-
 def test_times_that_were_moved_to_earlier_ones_are_tidied_up() -> None:
     seats = Seats(lambda _: 1000)
     agent = make_agent("a", 1)
@@ -62,18 +49,6 @@ def test_times_that_were_moved_to_earlier_ones_are_tidied_up() -> None:
     seats.take(agent, 7.0)
     seats.expire(6.0)
     assert (len(seats), seats.next_s()) == (1, 7.0)
-
-
-def test_the_end_of_a_reservation_that_was_given_up_ends_no_other() -> None:
-    seats = Seats(lambda _: 1000)
-    agent = make_agent("a", 1)
-    seats.take(agent, 5.0)
-    seats.drop(agent)
-    seats.take(agent, inf)
-
-    seats.expire(9.0)
-
-    assert (len(seats), seats.next_s()) == (1, inf)
 
 
 def test_the_older_keep_their_seats_and_the_youngest_yields() -> None:

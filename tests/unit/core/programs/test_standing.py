@@ -167,8 +167,7 @@ def test_agents_that_are_forgotten_teach_how_many_turns_one_takes() -> None:
         governor.chosen(turn, W1, 100.0 * at)
         governor.ended(turn, make_end(stop="end"), 100.0 * at + 1.0)
 
-    last = standing(governor, found(governor, "399"), 40_000.0)
-    assert last.turns_left == 0.0
+    assert standing(governor, found(governor, "399"), 40_000.0).turns_left == 0.0
     assert governor.ends.expect("codex", 1) < 0.5 * before
 
 

@@ -7,8 +7,6 @@ import pytest
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.prompts.byte_tokenizer import (
     END_ID,
-    FIELD_ID,
-    OTHER_ROLE_ID,
     ROLE_IDS,
     TOOLS_ID,
     VOCAB_SIZE,
@@ -33,16 +31,6 @@ def test_text_is_its_utf8_bytes() -> None:
     assert list(ids) == list("aé😀".encode() + b"\xed\xa0\x80")
     assert TOKENIZER.decode(TOKENIZER.encode("aé😀", add_special_tokens=False)) == "aé😀"
     assert TOKENIZER.decode([END_ID, 0x61, 0xFF]) == "a�"
-
-
-def test_markers_divide_roles_and_messages() -> None:
-    assert encode(USER) == [*USER_IDS, ROLE_IDS["assistant"]]
-    assert encode({"role": "critic", "content": None})[:-1] == [
-        OTHER_ROLE_ID,
-        *b"critic",
-        FIELD_ID,
-        END_ID,
-    ]
 
 
 def test_tool_calls_names_and_tools_are_part_of_the_prompt() -> None:
@@ -78,11 +66,6 @@ def test_an_id_outside_the_vocabulary_is_refused_with_its_position() -> None:
     with pytest.raises(RequestError, match="token id -1 at position 0"):
         check_ids(array("i", [-1]), 10)
     assert caught.value.param == "prompt"
-
-
-def test_bytes_are_never_worth_a_thread() -> None:
-    assert TOKENIZER.inline_characters >= 1_000_000
-    assert TOKENIZER.inline_characters < 10_000_000
 
 
 def test_a_chat_of_texts_alone_is_packed_as_any_other() -> None:

@@ -15,8 +15,7 @@ def test_samples_hold_every_added_token_among_text() -> None:
     texts = check_samples(["<|a|>", "<|b|>"])
 
     assert texts[: len(SAMPLES)] == list(SAMPLES)
-    assert texts[-2] == "a <|a|> b<|a|><|a|>\n<|a|>c <|a| |a|>"
-    assert len(texts) == len(SAMPLES) + 2
+    assert (texts[-2], len(texts)) == ("a <|a|> b<|a|><|a|>\n<|a|>c <|a| |a|>", len(SAMPLES) + 2)
 
 
 def test_the_first_text_encoded_differently_is_named() -> None:

@@ -126,14 +126,6 @@ def test_texts_that_have_no_ids_are_the_clients_error() -> None:
         make(Characters(), {}).pack_messages([("user", "Hi")])
 
 
-def test_a_template_that_looks_at_texts_is_run_for_each_chat_and_told() -> None:
-    tokenizer = make(Characters(), {"default": "{{ messages[0].content | upper }}"})
-
-    assert text(tokenizer, chat()) == "HI"
-    assert tokenizer.statistics().unlike == "user: uses filter upper on a text"
-    assert tokenizer.statistics().other_chats == 1
-
-
 def test_a_chat_msgpack_cannot_hold_is_tokenised_without_the_cache() -> None:
     tokenizer = make(Characters(), {"default": "{{ style }}"})
 
@@ -156,13 +148,6 @@ def test_chats_that_differ_in_any_field_have_their_own_prompt() -> None:
     }
 
     assert len(texts) == 4
-
-
-def test_a_model_without_template_takes_no_chats() -> None:
-    tokenizer = make(Characters(), {"tool_use": "tools"})
-
-    with pytest.raises(RequestError, match="model model has no chat template"):
-        tokenizer.encode_chat(chat())
 
 
 def test_the_engines_default_arguments_yield_to_the_requests() -> None:
@@ -214,8 +199,7 @@ def test_a_chat_seen_in_one_domain_is_rendered_and_tokenised_anew_in_another() -
         for domain in ("", "ann", "ann", "")
     }
 
-    assert (len(packed), calls) == (1, 3)
-    assert (len(texts), characters.calls - calls) == (1, 2)
+    assert (len(packed), calls, len(texts), characters.calls - calls) == (1, 3, 1, 2)
 
 
 def test_a_backend_that_sets_no_bound_tokenises_any_text_at_once() -> None:
@@ -233,19 +217,6 @@ def parts(*texts: str) -> list[dict[str, str]]:
 def of(*contents: object, **fields: object) -> ChatInput:
     messages = [{"role": "user", "content": content} for content in contents]
     return ChatInput.from_body({"messages": messages, **fields})
-
-
-def test_a_chat_of_text_parts_is_packed_from_the_text_they_amount_to() -> None:
-    template = "{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}"
-    characters = Characters()
-    tokenizer = make(characters, {"default": template})
-    tokenizer.encode_chat(of("learn", "it"))
-
-    found = tokenizer.encode_chat(of(parts("Hi, ", "you"), "there"))
-
-    again = make(Characters(), {"default": template})
-    joined = again.encode_chat(of("Hi, \nyou", "there"))
-    assert found == joined
 
 
 def test_parts_that_are_no_texts_are_rendered() -> None:

@@ -29,8 +29,7 @@ def test_extra_special_tokens_may_be_a_list_or_named() -> None:
     listed = parse_tokenizer_config({"additional_special_tokens": ["<a>", TOKEN, 3]}, {})
     named = parse_tokenizer_config({"extra_special_tokens": {"video_token": "<v>"}}, {})
 
-    assert listed.extra_tokens == ("<a>", "<t>")
-    assert named.named_tokens == {"video_token": "<v>"}
+    assert (listed.extra_tokens, named.named_tokens) == (("<a>", "<t>"), {"video_token": "<v>"})
 
 
 def test_the_old_token_map_counts_only_without_the_new_table() -> None:
@@ -39,8 +38,7 @@ def test_the_old_token_map_counts_only_without_the_new_table() -> None:
     old = parse_tokenizer_config({"bos_token": "<s>"}, token_map)
     new = parse_tokenizer_config({"bos_token": "<s>", "added_tokens_decoder": {}}, token_map)
 
-    assert old.named_tokens == {"bos_token": "<map>"}
-    assert new.named_tokens == {"bos_token": "<s>"}
+    assert (old.named_tokens, new.named_tokens) == ({"bos_token": "<map>"}, {"bos_token": "<s>"})
 
 
 def test_added_tokens_come_in_id_order() -> None:

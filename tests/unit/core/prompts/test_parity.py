@@ -72,8 +72,7 @@ def test_one_disagreement_ends_the_trust_and_agreements_in_a_row_restore_it() ->
     assert [report.trusted for report in reports] == [True, False, False, False, False, True]
     assert [report.changed for report in reports] == [False, True, False, False, False, True]
     assert "m" not in probe.doubted
-    assert probe.statistics().compared == 6
-    assert probe.statistics().disagreements == 2
+    assert (probe.statistics().compared, probe.statistics().disagreements) == (6, 2)
 
 
 def test_models_are_judged_apart() -> None:
@@ -101,8 +100,7 @@ def test_a_report_of_an_early_difference_shows_the_ids_from_the_first(position: 
 
     report = ParityProbe(OPTIONS).observe("m", ours, engine)
 
-    assert report.our_ids == tuple(range(position + 6))
-    assert report.engine_ids[position] == 99
+    assert (report.our_ids, report.engine_ids[position]) == (tuple(range(position + 6)), 99)
 
 
 @pytest.mark.parametrize(
@@ -177,8 +175,7 @@ def test_names_of_clients_do_not_pile_up() -> None:
     for number in range(10 * MOST_MODELS):
         probe.wants(f"no-such-model-{number}")
 
-    assert len(probe) == MOST_MODELS
-    assert probe.doubted == {"served"}
+    assert (len(probe), probe.doubted) == (MOST_MODELS, {"served"})
 
 
 def test_a_model_that_is_asked_for_again_and_again_is_remembered_among_others() -> None:
@@ -210,5 +207,4 @@ def test_of_many_models_in_doubt_some_are_named_and_the_others_counted() -> None
         probe.observe(f"any-name-{number}", [1], [2])
 
     named = probe.statistics().by_model()
-    assert len(named) == MOST_NAMED + 1
-    assert named[OTHERS] == 100.0 - MOST_NAMED
+    assert (len(named), named[OTHERS]) == (MOST_NAMED + 1, 100.0 - MOST_NAMED)

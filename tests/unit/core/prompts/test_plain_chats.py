@@ -118,8 +118,7 @@ def test_usual_chats_of_known_forms_are_packed_at_once() -> None:
 
 
 def test_many_tokens_are_looked_for_by_their_beginnings() -> None:
-    tokens = ["<s>", "</s>", *(f"<|reserved_{number}|>" for number in range(100))]
-    plain = make(tokens=tokens)
+    plain = make(tokens=["<s>", "</s>", *(f"<|reserved_{number}|>" for number in range(100))])
 
     assert plain.packer.pack([("user", "a < b <i> <r> |>")]) is not None
     assert plain.packer.pack([("user", "a <|reserved_7|>")]) is None
@@ -139,8 +138,7 @@ def test_who_comes_while_a_shape_is_learned_is_rendered() -> None:
     plain: PlainChats | None = None
     plain = make("{{ strftime_now('%d') }}{{ messages[-1].content }}", clock=Coming())
 
-    assert pack(plain, "user:a", "assistant:b") == "01b"
-    assert found == ["", None]
+    assert (pack(plain, "user:a", "assistant:b"), found) == ("01b", ["", None])
     assert pack(plain, "user:b", "user:c") == "01c"
 
 
@@ -226,8 +224,7 @@ def test_what_is_known_in_one_domain_is_tokenised_anew_in_another() -> None:
 
     prompts = {pack(plain, "user:a", domain=domain) for domain in ("", "ann", "ann", "ben")}
 
-    assert prompts == {"<s>user:a</s><s>assistant:"}
-    assert texts.asked == ["<s>user:a"] * 3
+    assert (prompts, texts.asked) == ({"<s>user:a</s><s>assistant:"}, ["<s>user:a"] * 3)
 
 
 def test_little_room_keeps_the_shapes_used_last() -> None:

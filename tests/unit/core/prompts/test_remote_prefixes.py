@@ -35,8 +35,7 @@ def test_other_chats_models_and_tools_share_nothing() -> None:
         prefix_chain((b"m", b""), [B, A]),
     ]
 
-    assert len({chain[1] for chain in chains}) == 5
-    assert prefix_chain((b"m", b""), []) == []
+    assert (len({chain[1] for chain in chains}), prefix_chain((b"m", b""), [])) == (5, [])
 
 
 def test_a_template_that_changes_earlier_messages_is_noticed() -> None:
@@ -45,5 +44,4 @@ def test_a_template_that_changes_earlier_messages_is_noticed() -> None:
     prefixes.learn(chain[:1], [1, 2])
 
     assert not prefixes.learn(chain, [1, 9, 9])
-    assert prefixes.statistics().unstable == 1
-    assert prefixes.find(chain) == (3, packed(1, 9, 9))
+    assert (prefixes.statistics().unstable, prefixes.find(chain)) == (1, (3, packed(1, 9, 9)))

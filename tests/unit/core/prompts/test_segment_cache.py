@@ -41,10 +41,8 @@ def test_only_new_segments_are_tokenised() -> None:
     first = cache.encode("a<|s|>b<|s|>c")
     second = cache.encode("a<|s|>b<|s|>c<|s|>d<|s|>d")
 
-    assert decode(first) == "a<|s|>b<|s|>c"
-    assert decode(second) == "a<|s|>b<|s|>c<|s|>d<|s|>d"
-    assert encoder.asked == ["a", "<|s|>b", "<|s|>c", "<|s|>d"]
-    assert cache.statistics().hits == 3
+    assert (decode(first), decode(second)) == ("a<|s|>b<|s|>c", "a<|s|>b<|s|>c<|s|>d<|s|>d")
+    assert (encoder.asked, cache.statistics().hits) == (["a", "<|s|>b", "<|s|>c", "<|s|>d"], 3)
     assert cache.statistics().misses == 5
 
 
@@ -104,9 +102,7 @@ def test_the_cache_stays_within_its_budget_and_keeps_what_is_used(make: MakeCach
 def test_literals_around_texts_are_cut_where_a_whole_text_would_be(
     pieces: list[Piece], wanted: list[list[Piece]] | None
 ) -> None:
-    cache = SegmentCache([START], Encoder(), capacity=1 << 20)
-
-    assert cache.cut(pieces) == wanted
+    assert SegmentCache([START], Encoder(), capacity=1 << 20).cut(pieces) == wanted
 
 
 @pytest.mark.parametrize("other", ["\uff5c|", "\0|"])
@@ -119,8 +115,7 @@ def test_a_token_that_the_compiled_core_does_not_look_for_cuts_texts_as_any_othe
 
     cache.encode(f"a<|s|>b é<|s|>{other}c")
 
-    assert encoder.asked == ["a", "<|s|>b é<|s|>", f"{other}c"]
-    assert cache.encode("") == b""
+    assert (encoder.asked, cache.encode("")) == (["a", "<|s|>b é<|s|>", f"{other}c"], b"")
 
 
 @each_cache

@@ -8,7 +8,15 @@ from kvmesh.core.members.worker_info import AdapterReport, LoadReport
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.scheduler import Scheduler
 from tests.reference.routing.weighing import load_tokens
-from tests.unit.core.routing.test_scheduler import W1, W2, W3, make_request, make_scheduler, store
+from tests.unit.core.routing.scheduling import (
+    W1,
+    W2,
+    W3,
+    decide,
+    make_request,
+    make_scheduler,
+    store,
+)
 
 SLOTS = 2
 
@@ -21,24 +29,23 @@ def reported(scheduler: Scheduler, worker: WorkerId, *names: str) -> None:
 def schedule(scheduler: Scheduler, request_id: str, adapter: str, now: float = 0.0) -> Decision:
     family = len(request_id) * 1000 + ord(request_id[0])
     request = make_request(request_id, family=family, model=adapter, adapter=adapter)
-    return scheduler.schedule(request, now).record.decision
+    return decide(scheduler, request, now)
 
 
 @pytest.mark.parametrize("cost", ["lmetric", "preble", "predicted-time", "prefill-decode"])
 def test_an_idle_worker_that_holds_the_adapter_is_chosen(cost: str) -> None:
-    scheduler, _ = make_scheduler(W1, W2, W3, cost=cost)
+    scheduler = make_scheduler(W1, W2, W3, cost=cost)
     for worker in (W1, W2, W3):
         reported(scheduler, worker, *(["poet"] if worker == W2 else []))
 
     decisions = [scheduler.explain(make_request("a", adapter="poet"), 0.0)]
     decisions.append(schedule(scheduler, "b", "poet"))
 
-    assert [one.worker for one in decisions] == [W2, W2]
-    assert decisions[1].chosen.adapter_ms == 0.0
+    assert ([one.worker for one in decisions], decisions[1].chosen.adapter_ms) == ([W2, W2], 0.0)
 
 
 def test_the_line_and_the_score_say_what_a_load_costs() -> None:
-    scheduler, _ = make_scheduler(W1, W2)
+    scheduler = make_scheduler(W1, W2)
     reported(scheduler, W1, "poet")
     reported(scheduler, W2)
 
@@ -54,22 +61,8 @@ def test_the_line_and_the_score_say_what_a_load_costs() -> None:
     assert "adapter" not in decision.formula_line(W1)
 
 
-def test_a_long_cached_prefix_is_worth_a_load() -> None:
-    scheduler, index = make_scheduler(W1, W2)
-    reported(scheduler, W1, "poet")
-    reported(scheduler, W2)
-    store(index, W2, 4000)
-
-    decision = scheduler.schedule(
-        make_request("r", blocks=4000, adapter="poet"), 0.0
-    ).record.decision
-
-    assert decision.worker == W2
-    assert decision.chosen.adapter_ms == DEFAULT_LOAD_MS
-
-
 def test_what_was_sent_is_held_and_pushes_out_what_was_unused_longest() -> None:
-    scheduler, _ = make_scheduler(W1)
+    scheduler = make_scheduler(W1)
     reported(scheduler, W1)
 
     loads = [
@@ -82,14 +75,13 @@ def test_what_was_sent_is_held_and_pushes_out_what_was_unused_longest() -> None:
 
 
 def test_first_tokens_teach_how_long_a_load_takes_and_not_how_fast_the_worker_is() -> None:
-    scheduler, _ = make_scheduler(W1)
+    scheduler = make_scheduler(W1)
     reported(scheduler, W1)
     before = scheduler.speeds.ms_per_token(W1)
 
     for number in range(9):
         now = 100.0 * number
-        decision = schedule(scheduler, f"r{number}", f"adapter {number}", now)
-        chosen = decision.chosen
+        chosen = schedule(scheduler, f"r{number}", f"adapter {number}", now).chosen
         load = load_tokens(chosen.adapter_ms, chosen.ms_per_token)
         usual_ms = chosen.ms_per_token * (chosen.uncached_tokens - load + chosen.step_tokens)
         scheduler.first_token(f"r{number}", now + (usual_ms + 750.0) / 1000.0)
@@ -99,25 +91,12 @@ def test_first_tokens_teach_how_long_a_load_takes_and_not_how_fast_the_worker_is
     assert scheduler.speeds.ms_per_token(W1) == before
 
 
-def test_a_load_behind_other_prefills_teaches_nothing() -> None:
-    scheduler, _ = make_scheduler(W1)
-    reported(scheduler, W1)
-    schedule(scheduler, "a", "x")
-    schedule(scheduler, "bb", "y")
-
-    scheduler.first_token("a", 1.0)
-    before = scheduler.workers.adapters.load_ms
-    scheduler.first_token("bb", 9.0)
-
-    assert scheduler.workers.adapters.load_ms == before
-
-
 def test_what_is_booked_is_what_of_the_prompt_is_not_cached() -> None:
-    scheduler, index = make_scheduler(W1)
+    scheduler = make_scheduler(W1)
     reported(scheduler, W1)
-    store(index, W1, 10)
+    store(scheduler, W1, 10)
 
-    decision = scheduler.schedule(make_request("r", blocks=10, adapter="poet"), 0.0).record.decision
+    decision = decide(scheduler, make_request("r", blocks=10, adapter="poet"))
     booking = scheduler.sequences.bookings["r"]
 
     assert decision.chosen.adapter_ms == DEFAULT_LOAD_MS

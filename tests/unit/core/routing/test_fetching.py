@@ -1,20 +1,16 @@
-import random
+from typing import Any
 
 import pytest
 
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
-from kvmesh.core.index.approx import new_approx
-from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.explain import view_decision
 from kvmesh.core.members.fetch_times import PEER
-from kvmesh.core.members.loads import Demand, new_sequences
-from kvmesh.core.members.membership import Membership
-from kvmesh.core.members.outcomes import SERVED, failed_attempt, status_attempt
+from kvmesh.core.members.loads import Demand
+from kvmesh.core.members.outcomes import SERVED, status_attempt
 from kvmesh.core.members.worker_info import Trust, WorkerInfo
-from kvmesh.core.routing.decision import RouteRequest, RouterOptions
-from kvmesh.core.routing.scheduler import Scheduler
-from tests.reference.workers.speed_report import speed_report
+from kvmesh.core.routing.decision import Decision, RouteRequest
+from tests.unit.core.routing.scheduling import decide, index_of, make_scheduler
 
 A, B, C = (WorkerId(name) for name in "abc")
 BLOCKS = 100
@@ -26,18 +22,9 @@ OFFLOADING = "kvmesh/fetch/offloading/10.0.0.1:5710"
 class Fleet:
     """A scheduler over three workers; blocks and hashes are 1, 2, …"""
 
-    def __init__(self, label: str = "", **options: object) -> None:
-        membership, self.index = Membership(), KvIndex()
-        for worker in (A, B, C):
-            membership.add(worker, 0.0)
-        self.scheduler = Scheduler(
-            RouterOptions(**options),  # type: ignore[arg-type]  # any option
-            random.Random(1),
-            membership=membership,
-            sequences=new_sequences(16),
-            index=self.index,
-            routed=new_approx(),
-        )
+    def __init__(self, label: str = "", **options: Any) -> None:
+        self.scheduler = make_scheduler(A, B, C, routed=True, **options)
+        self.index = index_of(self.scheduler)
         self.labels = frozenset({label} if label else ())
         for worker in (A, B, C):
             self.describe(worker)
@@ -54,6 +41,16 @@ class Fleet:
     def occupy(self, worker: WorkerId, tokens: int = 200_000) -> None:
         self.scheduler.sequences.add(f"busy {worker}", worker, Demand(tokens, tokens), 0.0)
 
+    def busy(self, *workers: WorkerId) -> "Fleet":
+        """Let A hold 96 blocks, and occupy it and `workers`."""
+        self.store(A, 96)
+        for worker in (A, *workers):
+            self.occupy(worker)
+        return self
+
+    def decide(self, request: RouteRequest | None = None) -> Decision:
+        return decide(self.scheduler, request or self.request())
+
     def request(self, request_id: str = "r1", **wishes: object) -> RouteRequest:
         hashes = BlockHashes.of(range(1, BLOCKS + 1), 16)
         return RouteRequest(request_id, hashes, TOKENS, **wishes)  # type: ignore[arg-type]  # any wish
@@ -62,9 +59,11 @@ class Fleet:
 def test_a_prefix_is_fetched_from_a_busy_worker_rather_than_computed_or_waited_for() -> None:
     fleet = Fleet(LMCACHE)
     fleet.store(A, 96)
+    idle = fleet.scheduler.explain(fleet.request(), 0.0)
+    assert (idle.worker, idle.brought) == (A, None)
     fleet.occupy(A)
 
-    decision = fleet.scheduler.schedule(fleet.request(), 0.0).record.decision
+    decision = fleet.decide()
 
     assert decision.worker in {B, C}
     assert decision.overlap_blocks == 0
@@ -78,26 +77,14 @@ def test_a_prefix_is_fetched_from_a_busy_worker_rather_than_computed_or_waited_f
     assert fleet.scheduler.fetches.tokens[PEER] == 96 * 16
 
 
-def test_an_idle_holder_gets_the_request_itself() -> None:
-    fleet = Fleet(LMCACHE)
-    fleet.store(A, 96)
-
-    decision = fleet.scheduler.schedule(fleet.request(), 0.0).record.decision
-
-    assert (decision.worker, decision.brought) == (A, None)
-
-
 @pytest.mark.parametrize("label", ["", "kvmesh/fetch/pigeon/x"])
 def test_who_cannot_fetch_computes(label: str) -> None:
-    fleet = Fleet(label)
-    fleet.store(A, 96)
-    fleet.occupy(A)
+    fleet = Fleet(label).busy()
 
-    decision = fleet.scheduler.schedule(fleet.request(), 0.0).record.decision
+    decision = fleet.decide()
 
     assert decision.brought is None
-    assert decision.chosen.uncached_tokens == TOKENS
-    assert fleet.scheduler.workers.fetchers == {}
+    assert (decision.chosen.uncached_tokens, fleet.scheduler.workers.fetchers) == (TOKENS, {})
 
 
 @pytest.mark.parametrize("model", ["", "m"])
@@ -112,9 +99,7 @@ def test_blocks_of_another_model_are_not_fetched(
     fleet.store(A, 96)
     fleet.occupy(A)
 
-    decision = fleet.scheduler.schedule(
-        fleet.request(model=model, pinned_worker=B), 0.0
-    ).record.decision
+    decision = fleet.decide(fleet.request(model=model, pinned_worker=B))
 
     assert (decision.brought is not None) == fetched
 
@@ -126,18 +111,14 @@ def test_groups_do_not_fetch_from_each_other() -> None:
     fleet.store(A, 96)
     fleet.occupy(A)
 
-    assert fleet.scheduler.schedule(fleet.request(), 0.0).record.decision.brought is None
+    assert fleet.decide().brought is None
 
 
 @pytest.mark.parametrize("named", [False, True])
 def test_an_engine_that_must_be_told_fetches_only_for_requests_that_can_tell(named: bool) -> None:
-    fleet = Fleet(OFFLOADING)
-    fleet.store(A, 96)
-    fleet.occupy(A)
+    fleet = Fleet(OFFLOADING).busy()
 
-    decision = fleet.scheduler.schedule(fleet.request(names_source=named), 0.0).record.decision
-
-    assert (decision.brought is not None) == named
+    assert (fleet.decide(fleet.request(names_source=named)).brought is not None) == named
 
 
 def test_neither_little_nor_what_is_slow_to_come_nor_what_is_in_doubt_is_fetched() -> None:
@@ -153,7 +134,7 @@ def test_neither_little_nor_what_is_slow_to_come_nor_what_is_in_doubt_is_fetched
 
     for fleet in (little, slow, doubted):
         fleet.occupy(A)
-        assert fleet.scheduler.schedule(fleet.request(), 0.0).record.decision.brought is None
+        assert fleet.decide().brought is None
 
 
 def test_of_two_that_hold_as_much_the_less_busy_one_is_the_source() -> None:
@@ -163,21 +144,10 @@ def test_of_two_that_hold_as_much_the_less_busy_one_is_the_source() -> None:
         fleet.occupy(worker)
     fleet.scheduler.sequences.add("more", A, Demand(100, 100), 0.0)
 
-    decision = fleet.scheduler.schedule(fleet.request(), 0.0).record.decision
+    decision = fleet.decide()
 
     assert decision.brought is not None
     assert (decision.worker, decision.brought.source) == (C, B)
-
-
-def test_what_is_only_believed_of_a_worker_is_not_fetched_from_it() -> None:
-    fleet = Fleet(LMCACHE)
-    fleet.scheduler.schedule(fleet.request("r0"), 0.0)
-    for worker in (A, B, C):
-        fleet.occupy(worker)
-
-    whole = fleet.scheduler.explain(fleet.request(), 0.0)
-
-    assert all(not one.fetch_from for one in whole.candidates)
 
 
 def test_a_source_may_hold_it_in_slower_memory_and_so_may_who_fetches() -> None:
@@ -187,7 +157,7 @@ def test_a_source_may_hold_it_in_slower_memory_and_so_may_who_fetches() -> None:
     fleet.occupy(A)
     fleet.occupy(C)
 
-    decision = fleet.scheduler.schedule(fleet.request(), 0.0).record.decision
+    decision = fleet.decide()
 
     assert decision.brought is not None
     assert (decision.worker, decision.brought.source) == (B, A)
@@ -199,9 +169,7 @@ def test_a_source_may_hold_it_in_slower_memory_and_so_may_who_fetches() -> None:
 def test_what_takes_the_place_of_other_blocks_costs_as_much_as_they_will_be_missed(
     blocks: int, displaced: int
 ) -> None:
-    fleet = Fleet(LMCACHE)
-    fleet.store(A, 96)
-    fleet.occupy(A)
+    fleet = Fleet(LMCACHE).busy()
     for worker in (B, C):
         fleet.describe(worker, total_blocks=blocks)
     for number in range(50):  # nearly all prompts begin with what somebody holds
@@ -287,24 +255,7 @@ def test_of_a_request_that_failed_only_the_device_is_believed() -> None:
 
     decision = scheduler.explain(fleet.request("r2", pinned_worker=A), 0.2)
     assert decision.brought is not None
-    assert decision.brought.tokens == {1: 76 * 16}
-    assert len(scheduler.fetches) == 0
-
-
-def test_a_request_tried_elsewhere_teaches_about_where_it_ended() -> None:
-    fleet = Fleet(predict_ttl_s=0.0)
-    fleet.store(A, 96, tier=1)
-    scheduler = fleet.scheduler
-    scheduler.schedule(fleet.request("r1", pinned_worker=A), 0.0)
-    scheduler.finish("r1", 0.1, failed_attempt("reset"))
-    scheduler.schedule(fleet.request("r1", pinned_worker=B), 0.2)
-
-    scheduler.first_token("r1", 1.0)
-
-    assert scheduler.fetch_times.samples == 0
-    assert speed_report(scheduler.speeds, B).prefill_evidence_tokens == 0.0
-    scheduler.first_token("r1", 1.0)
-    assert len(scheduler.fetches) == 0
+    assert (decision.brought.tokens, len(scheduler.fetches)) == ({1: 76 * 16}, 0)
 
 
 def test_requests_that_nobody_ends_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,10 +270,8 @@ def test_requests_that_nobody_ends_do_not_pile_up(monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_is_pending_of_a_request_whose_booking_expired() -> None:
-    fleet = Fleet(LMCACHE)
-    fleet.store(A, 96)
-    fleet.occupy(A)
-    assert fleet.scheduler.schedule(fleet.request(), 0.0).record.decision.brought is not None
+    fleet = Fleet(LMCACHE).busy()
+    assert fleet.decide().brought is not None
     fleet.scheduler.sequences.expire(1e9)
 
     assert fleet.scheduler.finish("r1", 1e9, SERVED) is None
@@ -335,6 +284,4 @@ def test_a_request_without_a_prompt_says_nothing_of_what_others_hold() -> None:
     fleet.store(A, BLOCKS)
     request = RouteRequest("r1", BlockHashes.of(range(1, BLOCKS + 1), 16), 0)
 
-    decision = fleet.scheduler.schedule(request, 0.0).record.decision
-
-    assert decision.worker in (A, B, C)
+    assert fleet.scheduler.schedule(request, 0.0).record.decision.worker in (A, B, C)

@@ -1,4 +1,3 @@
-import random
 from array import array
 from unittest.mock import Mock
 
@@ -6,105 +5,76 @@ import msgspec
 import pytest
 
 from kvmesh._native import Placed
-from kvmesh.core.admission.queue import AdmissionOptions, Refusal
+from kvmesh.core.admission.queue import AdmissionOptions
 from kvmesh.core.admission.shares import ShareRow, Shares, key_of
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, Hashes
-from kvmesh.core.index.approx import new_approx
+from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.index.block_table import Groups
-from kvmesh.core.members.loads import new_sequences
-from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.worker_info import BusyThresholds, WorkerInfo
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.turn import Turn, TurnEnd
-from kvmesh.core.routing.decision import RouteRequest, RouterOptions
+from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding, Released
 from kvmesh.core.routing.program_fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.tenant_cost import MOST_RESERVED
 from kvmesh.errors import NoWorkerError
-
-W1, W2 = WorkerId("w1"), WorkerId("w2")
+from tests.unit.core.routing import scheduling
+from tests.unit.core.routing.scheduling import W1, W2, make_scheduler
 
 
 def make_binding(*workers: WorkerId, **options: object) -> tuple[LateBinding, Scheduler]:
     """Prefill is believed to take 0.05 ms a token, so 16,000 tokens are a backlog of 800 ms."""
-    membership = Membership()
-    for worker in workers:
-        membership.add(worker, 0.0)
-    scheduler = Scheduler(
-        RouterOptions(),
-        random.Random(1),
-        membership=membership,
-        sequences=new_sequences(16),
-        routed=new_approx(),
-    )
+    scheduler = make_scheduler(*workers, events=False, routed=True)
     return LateBinding(scheduler, AdmissionOptions(**options)), scheduler  # type: ignore[arg-type]  # any option
 
 
 def make_request(
     request_id: str, blocks: int = 1000, family: int = 0, **wishes: object
 ) -> RouteRequest:
-    hashes = BlockHashes.of([family * 100_000 + depth for depth in range(1, blocks + 1)], 16)
-    return RouteRequest(request_id, hashes, blocks * 16, **wishes)  # type: ignore[arg-type]  # any wish
+    return scheduling.make_request(request_id, blocks, family, **wishes)
+
+
+def waiting_binding(**options: object) -> tuple[LateBinding, Scheduler]:
+    """Return a binding whose one worker prefills r1, while r2 waits."""
+    binding, scheduler = make_binding(W1, **options)
+    assert isinstance(binding.ask(make_request("r1"), 0.0), Placed)
+    ask_held(binding, make_request("r2", family=1))
+    return binding, scheduler
 
 
 def release(binding: LateBinding, now: float) -> list[Released]:
     return binding.release(now, lambda: False)
 
 
-def test_a_request_waits_until_its_worker_can_begin_soon() -> None:
-    binding, scheduler = make_binding(W1)
-    first = binding.ask(make_request("r1"), 0.0)
+def released_ids(binding: LateBinding, now: float) -> list[str]:
+    return [one.request_id for one in release(binding, now)]
 
-    assert isinstance(first, Placed)
-    assert binding.ask(make_request("r2", family=1), 0.0) is None
-    assert len(binding) == 1
-    assert release(binding, 0.1) == []
+
+def ask_held(binding: LateBinding, *requests: RouteRequest) -> None:
+    for request in requests:
+        assert binding.ask(request, 0.0) is None
+
+
+def test_a_request_waits_until_its_worker_can_begin_soon() -> None:
+    binding, scheduler = waiting_binding()
+
+    assert (len(binding), release(binding, 0.1)) == (1, [])
     scheduler.first_token("r1", 0.8)
     (released,) = release(binding, 0.8)
     assert isinstance(released.verdict, Placed)
     assert (released.request_id, released.verdict.record.worker) == ("r2", W1)
-    assert scheduler.sequences.bookings.get("r2") is not None
-    assert len(binding) == 0
-
-
-def test_the_worker_is_chosen_when_the_turn_comes_not_on_arrival() -> None:
-    binding, scheduler = make_binding(W1, W2)
-    homes = [binding.ask(make_request(f"r{number}", family=number), 0.0) for number in range(2)]
-    assert binding.ask(make_request("r3", family=3), 0.0) is None
-    free = homes[1]
-    assert isinstance(free, Placed)
-
-    scheduler.first_token(free.request_id, 0.5)
-    (released,) = release(binding, 0.5)
-
-    assert isinstance(released.verdict, Placed)
-    assert released.verdict.record.worker == free.record.worker
+    assert ("r2" in scheduler.sequences.bookings, len(binding)) == (True, 0)
 
 
 def test_nobody_overtakes_those_that_wait_already() -> None:
-    binding, scheduler = make_binding(W1)
-    binding.ask(make_request("r1"), 0.0)
-    assert binding.ask(make_request("r2", family=1), 0.0) is None
+    binding, scheduler = waiting_binding()
 
     scheduler.first_token("r1", 0.8)
 
     assert binding.ask(make_request("r3", 1, family=2), 0.8) is None
-    assert [one.request_id for one in release(binding, 0.8)] == ["r2"]
-
-
-def test_what_is_held_goes_when_the_bound_is_lifted() -> None:
-    binding, _ = make_binding(W1)
-    binding.ask(make_request("r1"), 0.0)
-    assert binding.ask(make_request("r2", family=1), 0.0) is None
-
-    binding.change(AdmissionOptions(max_backlog_ms=0.0))
-
-    assert binding.waiting
-    assert [one.request_id for one in release(binding, 0.0)] == ["r2"]
-    assert not binding.waiting
+    assert released_ids(binding, 0.8) == ["r2"]
 
 
 def test_busy_workers_are_waited_for() -> None:
@@ -114,20 +84,11 @@ def test_busy_workers_are_waited_for() -> None:
 
     assert binding.ask(make_request("r2", family=1), 0.0) is None
     scheduler.first_token("r1", 0.8)
-    assert [one.request_id for one in release(binding, 0.8)] == ["r2"]
-
-
-def test_what_no_worker_will_ever_take_is_not_held() -> None:
-    binding, _ = make_binding(W1)
-
-    with pytest.raises(NoWorkerError, match="w9: unknown"):
-        binding.ask(make_request("r1", pinned_worker=WorkerId("w9")), 0.0)
+    assert released_ids(binding, 0.8) == ["r2"]
 
 
 def test_a_held_request_learns_that_its_workers_are_gone() -> None:
-    binding, scheduler = make_binding(W1)
-    binding.ask(make_request("r1"), 0.0)
-    assert binding.ask(make_request("r2", family=1), 0.0) is None
+    binding, scheduler = waiting_binding()
 
     scheduler.workers.membership.remove(W1)
     (released,) = release(binding, 0.1)
@@ -220,8 +181,7 @@ def test_who_waits_keeps_its_place_when_the_way_of_sharing_changes() -> None:
     assert binding.cancel("q2")
     assert binding.expire(99.0) == ["q1", "q3"]
 
-    assert scheduler.ledger.shares(1)[0].waiting == 0
-    assert release(binding, 99.0) == []
+    assert (scheduler.ledger.shares(1)[0].waiting, release(binding, 99.0)) == (0, [])
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -264,29 +224,6 @@ def test_a_new_request_gives_way_to_who_waits_at_a_sibling() -> None:
     assert released_ids(binding, 0.0) == []
     ledger.receive("r2", 1, Shares(1, 0, [ShareRow(key_of("b"), 1, 0, 0, 0)]))
     assert released_ids(binding, 0.0) == ["r2"]
-
-
-def test_a_request_that_cannot_be_decided_about_leaves_alone_with_its_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    binding, scheduler = make_binding(W1)
-    binding.ask(make_request("r1"), 0.0)
-    for number, name in enumerate(("poison", "next"), 1):
-        assert binding.ask(make_request(name, family=number), 0.0) is None
-    scheduler.first_token("r1", 1.0)
-    plain = scheduler.schedule_within
-
-    def schedule_within(request: RouteRequest, now: float, most_ms: float) -> Placed | None:
-        if request.request_id == "poison":
-            raise ArithmeticError("nan")
-        return plain(request, now, most_ms)
-
-    monkeypatch.setattr(scheduler, "schedule_within", schedule_within)
-    first, second = release(binding, 1.0)
-
-    assert (first.request_id, repr(first.verdict)) == ("poison", "ArithmeticError('nan')")
-    assert (second.request_id, type(second.verdict)) == ("next", Placed)
-    assert len(binding) == 0
 
 
 class BrokenHashes:
@@ -370,32 +307,12 @@ def test_a_turn_without_room_waits_and_keeps_nobody_else_back() -> None:
     assert ask_turn(binding, "b", 1.0) is None
     assert (len(binding), binding.waiting, "b" in binding.governed) == (1, {}, True)
     assert isinstance(binding.ask(make_request("plain", family=7), 1.0), Placed)
-    assert release(binding, 2.0) == []
-    assert release(binding, 2.1) == []
+    assert (release(binding, 2.0), release(binding, 2.1)) == ([], [])
     governor.ended(turn_of("a", final=True), TurnEnd(served=True, worker=W1), 3.0)
     (released,) = release(binding, 3.0)
 
     assert isinstance(released.verdict, Placed)
     assert governor.table.agents["b"].phase == "running"
-
-
-def test_a_turn_goes_where_its_context_has_room() -> None:
-    binding, _ = make_governed(W1, W2)
-    first = ask_turn(binding, "a", 0.0)
-    second = ask_turn(binding, "b", 0.0)
-
-    assert isinstance(first, Placed)
-    assert isinstance(second, Placed)
-    assert {first.record.worker, second.record.worker} == {W1, W2}
-
-
-def test_only_workers_that_may_take_a_turn_count() -> None:
-    binding, _ = make_governed(W1, W2)
-    first = ask_turn(binding, "a", 0.0)
-    assert isinstance(first, Placed)
-
-    assert ask_turn(binding, "b", 0.0, allowed_workers=frozenset({first.record.worker})) is None
-    assert isinstance(ask_turn(binding, "c", 0.0), Placed)
 
 
 def test_a_turn_that_no_worker_may_take_fails_at_once_or_when_it_is_let_go() -> None:
@@ -431,8 +348,7 @@ def test_whoever_is_held_is_told_how_long_and_let_go_by_then() -> None:
     assert most_s < 30.0
     assert 0.0 < binding.expected_wait_s("b", 1.0) < most_s
     governor.change(GovernorOptions(max_wait_s=600.0))
-    assert release(binding, 0.9 + most_s) == []
-    assert [one.request_id for one in release(binding, 1.0 + most_s)] == ["b"]
+    assert (release(binding, 0.9 + most_s), released_ids(binding, 1.0 + most_s)) == ([], ["b"])
 
 
 def test_what_is_queued_is_refused_before_its_client_gives_up() -> None:

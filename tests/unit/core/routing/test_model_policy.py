@@ -63,9 +63,7 @@ def test_the_first_match_counts_alone() -> None:
 def test_models_without_end_are_not_kept() -> None:
     policies = ModelPolicies([ModelPolicy("a*", router_mode="random")])
 
-    found = [policies.find(f"a{number}").router_mode for number in range(600)]
-
-    assert set(found) == {"random"}
+    assert {policies.find(f"a{number}").router_mode for number in range(600)} == {"random"}
 
 
 def test_a_formula_of_a_file_is_named_without_its_folder() -> None:

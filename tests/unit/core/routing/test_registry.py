@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import pytest
@@ -27,30 +28,28 @@ def make_request(**wishes: object) -> RouteRequest:
     return RouteRequest("r1", BlockHashes.of([], 16), 100, **wishes)  # type: ignore[arg-type]  # any wish
 
 
+def eligible(registry: WorkerRegistry, **wishes: object) -> tuple[WorkerId, ...]:
+    return registry.eligible(make_request(**wishes), 0.0)
+
+
+def refusal(
+    registry: WorkerRegistry, words: str | None = None, *, now: float = 0.0, **wishes: object
+) -> NoWorkerError:
+    """Return why no worker may take the request, with `words` in it."""
+    with pytest.raises(NoWorkerError, match=words and re.escape(words)) as caught:
+        registry.eligible(make_request(**wishes), now)
+    return caught.value
+
+
 def test_workers_are_filtered_by_model_where_they_name_models() -> None:
     registry, _ = make_registry(W1, W2, W3)
     registry.describe(W1, WorkerInfo(models=("llama",)))
     registry.describe(W2, WorkerInfo(models=("llama", "coder")))
 
-    assert registry.eligible(make_request(model="coder"), 0.0) == (W2, W3)
-    assert registry.eligible(make_request(model="llama"), 0.0) == (W1, W2, W3)
-    assert registry.eligible(make_request(model="llama"), 0.0) is registry.everyone(0.0)
-    assert registry.eligible(make_request(), 0.0) == (W1, W2, W3)
-
-
-def test_a_changed_model_list_counts_at_once() -> None:
-    registry, _ = make_registry(W1, W2)
-    registry.describe(W1, WorkerInfo(models=("a",)))
-    registry.describe(W2, WorkerInfo(models=("b",)))
-    assert registry.eligible(make_request(model="a"), 0.0) == (W1,)
-
-    registry.describe(W2, WorkerInfo(models=("a", "b")))
-    assert registry.eligible(make_request(model="a"), 0.0) == (W1, W2)
-    registry.membership.remove(W1)
-    registry.remove(W1)
-    assert registry.eligible(make_request(model="a"), 0.0) == (W2,)
-    registry.describe(W2, WorkerInfo())
-    assert registry.eligible(make_request(model="zzz"), 0.0) == (W2,)
+    assert eligible(registry, model="coder") == (W2, W3)
+    assert eligible(registry, model="llama") == (W1, W2, W3)
+    assert eligible(registry, model="llama") is registry.everyone(0.0)
+    assert eligible(registry) == (W1, W2, W3)
 
 
 def test_requests_for_ever_new_models_do_not_fill_the_memory() -> None:
@@ -58,7 +57,7 @@ def test_requests_for_ever_new_models_do_not_fill_the_memory() -> None:
     registry.describe(W1, WorkerInfo(models=("a",)))
 
     for number in range(300):
-        assert registry.eligible(make_request(model=f"m{number}"), 0.0) == (W2,)
+        assert eligible(registry, model=f"m{number}") == (W2,)
 
     assert len(registry._serving) <= 64
 
@@ -68,14 +67,9 @@ def test_no_worker_is_an_error_with_a_reason_for_each() -> None:
     registry.describe(W1, WorkerInfo(models=("llama",)))
     registry.membership.health.asks = True
     registry.note(W2, failed_attempt("refused"), 0.0)
-    request = make_request(
-        model="coder", excluded=frozenset([W3]), allowed_workers=frozenset([W1, W2, W3])
-    )
+    wishes: dict[str, Any] = {"excluded": {W3}, "allowed_workers": frozenset([W1, W2, W3])}
 
-    with pytest.raises(NoWorkerError) as caught:
-        registry.eligible(request, 0.0)
-
-    assert str(caught.value) == (
+    assert str(refusal(registry, model="coder", **wishes)) == (
         "request r1: no worker may take it (w1: does not serve 'coder'; "
         "w2: does not answer its health check, 1 of 1 failed; w3: already failed this request)"
     )
@@ -85,34 +79,20 @@ def test_reasons_are_cut_and_an_empty_mesh_says_so() -> None:
     names = [WorkerId(f"w{number:02d}") for number in range(11)]
     registry, _ = make_registry(*names)
 
-    with pytest.raises(NoWorkerError, match="w07: not allowed for this request; and 3 more"):
-        registry.eligible(make_request(allowed_workers=frozenset()), 0.0)
+    refusal(registry, "w07: not allowed for this request; and 3 more", allowed_workers=frozenset())
     empty, _ = make_registry()
-    with pytest.raises(NoWorkerError, match="no worker has joined"):
-        empty.eligible(make_request(), 0.0)
-
-
-def test_a_pinned_worker_is_the_only_one_and_must_be_there() -> None:
-    registry, _ = make_registry(W1, W2)
-
-    assert registry.eligible(make_request(pinned_worker=W2), 0.0) == (W2,)
-    with pytest.raises(NoWorkerError, match=r"may take it \(w9: unknown\)"):
-        registry.eligible(make_request(pinned_worker=WorkerId("w9")), 0.0)
-    with pytest.raises(NoWorkerError, match=r"may take it \(w2: already failed"):
-        registry.eligible(make_request(pinned_worker=W2, excluded=frozenset([W2])), 0.0)
+    refusal(empty, "no worker has joined")
 
 
 def test_a_worker_that_was_never_there_does_not_exist_and_is_not_waited_for() -> None:
     registry, _ = make_registry(*(WorkerId(f"w{number:02d}") for number in range(9)))
 
-    with pytest.raises(NoWorkerError) as caught:
-        registry.eligible(make_request(pinned_worker=WorkerId("nobody")), 3.5)
+    caught = refusal(registry, now=3.5, pinned_worker=WorkerId("nobody"))
 
-    assert str(caught.value) == (
+    assert str(caught) == (
         "the worker 'nobody' does not exist; known are: w00, w01, w02, w03, w04, w05, w06, w07, …"
     )
-    assert caught.value.unknown_worker
-    assert caught.value.lasting
+    assert (caught.unknown_worker, caught.lasting) == (True, True)
 
 
 def test_a_worker_that_left_or_may_not_have_been_heard_yet_may_come_back() -> None:
@@ -120,17 +100,9 @@ def test_a_worker_that_left_or_may_not_have_been_heard_yet_may_come_back() -> No
     registry.describe(W1, WorkerInfo())
     registry.remove(W1)
     registry.membership.remove(W1)
-    pinned = make_request(pinned_worker=W1)
-    never = make_request(pinned_worker=WorkerId("w9"))
 
-    def is_unknown(request: RouteRequest, now: float) -> bool:
-        with pytest.raises(NoWorkerError) as caught:
-            registry.eligible(request, now)
-        return caught.value.unknown_worker
-
-    assert not is_unknown(pinned, 60.0)
-    assert not is_unknown(never, 3.25)
-    assert is_unknown(never, 3.5)
+    for worker, now, unknown in ((W1, 60.0, False), (W3, 3.25, False), (W3, 3.5, True)):
+        assert refusal(registry, now=now, pinned_worker=worker).unknown_worker is unknown
 
 
 def test_a_request_that_only_its_own_wishes_leave_without_a_worker_says_so() -> None:
@@ -143,15 +115,11 @@ def test_a_request_that_only_its_own_wishes_leave_without_a_worker_says_so() -> 
     ]
     gone = frozenset([W1, W2])
 
-    def wished(found: WorkerRegistry, **fields: Any) -> bool:
-        with pytest.raises(NoWorkerError) as caught:
-            found.eligible(make_request(**fields), 0.0)
-        return caught.value.wished
-
-    assert [wished(registry, **one) for one in wishes] == [True] * 3
-    assert [wished(empty, **one) for one in wishes] == [False] * 3
-    assert [wished(registry, **one, excluded=gone) for one in wishes] == [False] * 3
-    assert not wished(registry, excluded=gone)
+    for one in wishes:
+        assert refusal(registry, **one).wished
+        assert not refusal(empty, **one).wished
+        assert not refusal(registry, **one, excluded=gone).wished
+    assert not refusal(registry, excluded=gone).wished
 
 
 def test_labels_are_asked_for_and_taints_tolerated() -> None:
@@ -160,16 +128,14 @@ def test_labels_are_asked_for_and_taints_tolerated() -> None:
     registry.describe(W2, WorkerInfo(taints=frozenset(["batch"])))
     asking = make_request(labels=frozenset(["gpu:h100"]))
 
-    assert registry.eligible(make_request(), 0.0) == (W1, W3)
-    assert registry.eligible(make_request(tolerations=frozenset(["batch"])), 0.0) == (W1, W2, W3)
+    assert eligible(registry) == (W1, W3)
+    assert eligible(registry, tolerations=frozenset(["batch"])) == (W1, W2, W3)
     assert registry.eligible(asking, 0.0) == (W1,)
-    with pytest.raises(NoWorkerError, match="w2: tainted batch"):
-        registry.eligible(make_request(pinned_worker=W2), 0.0)
-    with pytest.raises(NoWorkerError, match="w3: has no label zone:b"):
-        registry.eligible(make_request(labels=frozenset(["zone:b"])), 0.0)
+    refusal(registry, "w2: tainted batch", pinned_worker=W2)
+    refusal(registry, "w3: has no label zone:b", labels=frozenset(["zone:b"]))
 
     registry.describe(W2, WorkerInfo())
-    assert registry.eligible(make_request(), 0.0) is registry.everyone(0.0)
+    assert eligible(registry) is registry.everyone(0.0)
 
 
 def test_plain_requests_are_looked_at_one_by_one_while_there_are_thresholds() -> None:
@@ -187,23 +153,18 @@ def test_busy_workers_are_left_out_above_the_thresholds() -> None:
     sequences.add("b", W2, Demand(2000, 2000), now=0.0)
 
     registry.thresholds = BusyThresholds(active_prefill_tokens=1000)
-    assert registry.eligible(make_request(), 0.0) == (W1, W3)
+    assert eligible(registry) == (W1, W3)
     registry.thresholds = BusyThresholds(active_decode_blocks=0.9)
-    assert registry.eligible(make_request(), 0.0) == (W2, W3)
+    assert eligible(registry) == (W2, W3)
     registry.thresholds = BusyThresholds(active_decode_blocks=1.0, active_prefill_tokens=5000)
-    assert registry.eligible(make_request(), 0.0) == (W1, W2, W3)
+    assert eligible(registry) == (W1, W2, W3)
 
     registry.thresholds = BusyThresholds(0.5, 100)
     sequences.add("c", W3, Demand(200, 200), now=0.0)
-    with pytest.raises(NoWorkerError, match="w1: busy: 160 prefill tokens queued") as caught:
-        registry.eligible(make_request(), 0.0)
-    assert caught.value.busy
-    with pytest.raises(NoWorkerError, match="w9: unknown") as caught:
-        registry.eligible(make_request(pinned_worker=WorkerId("w9")), 0.0)
-    assert not caught.value.busy
+    assert refusal(registry, "w1: busy: 160 prefill tokens queued").busy
+    assert not refusal(registry, "w9: unknown", pinned_worker=WorkerId("w9")).busy
     sequences.first_token("a", 1.0)
-    with pytest.raises(NoWorkerError, match="w1: busy: 10 of 10 blocks in use"):
-        registry.eligible(make_request(), 0.0)
+    refusal(registry, "w1: busy: 10 of 10 blocks in use")
 
 
 def test_workers_without_trusted_events_are_known() -> None:
@@ -225,8 +186,7 @@ def test_workers_without_trusted_events_are_known() -> None:
 
 def test_capacity_is_the_engines_word_first() -> None:
     registry, _ = make_registry(W1)
-    assert registry.capacity_blocks(W1) == 0
-    assert registry.info(W1) == WorkerInfo()
+    assert (registry.capacity_blocks(W1), registry.info(W1)) == (0, WorkerInfo())
 
     registry.describe(W1, WorkerInfo(total_blocks=100))
     assert registry.capacity_blocks(W1) == 100
@@ -250,8 +210,7 @@ def test_load_nobody_booked_counts_after_three_reports_in_a_row() -> None:
         assert loads.active_requests == 1
     registry.report(W1, foreign)
 
-    assert (loads.active_requests, loads.active_blocks) == (5, 110)
-    assert loads.prompt_tokens == 160 + 1600
+    assert (loads.active_requests, loads.active_blocks, loads.prompt_tokens) == (5, 110, 160 + 1600)
     registry.report(W1, foreign)
     assert (loads.active_requests, loads.active_blocks) == (5, 110)
     registry.report(W1, LoadReport(1, 0, 10, 500))
@@ -269,32 +228,6 @@ def test_blocks_in_use_are_known_from_a_fresh_report_that_tells_them() -> None:
     registry.forget_report(W1)
 
     assert (untold, reported, registry.used_blocks(W1)) == (None, 7, None)
-
-
-def test_waiting_requests_nobody_booked_are_taken_for_average_prompts() -> None:
-    membership, sequences, speeds = Membership(), new_sequences(16), new_speeds()
-    membership.add(W1, 0.0)
-    registry = WorkerRegistry(membership, sequences, speeds)
-    speeds.first_token(W1, 1000, 0.1, now=0.0)
-    sequences.add("r", W1, Demand(160, 160), now=0.0)
-
-    for _ in range(3):
-        registry.report(W1, LoadReport(running_requests=2, waiting_requests=4, total_blocks=500))
-
-    assert sequences.loads(W1).active_requests == 6
-    assert sequences.loads(W1).prefill_tokens == 160 + 3000
-
-
-def test_waiting_tokens_count_as_the_engine_tells_them_less_what_is_booked() -> None:
-    registry, sequences = make_registry(W1)
-    sequences.add("r", W1, Demand(160, 160), now=0.0)
-    report = LoadReport(1, 4, 0, 500, waiting_tokens=1160)
-
-    for _ in range(4):
-        registry.report(W1, report)
-    assert sequences.loads(W1).prefill_tokens == 1160
-    registry.report(W1, LoadReport(1, 0, 0, 500, waiting_tokens=1160))
-    assert sequences.loads(W1).prefill_tokens == 160
 
 
 def test_an_engines_measured_prefill_is_learned() -> None:
@@ -320,13 +253,13 @@ def test_a_report_older_than_the_last_bookings_does_no_harm() -> None:
 
 def test_states_stay_live_when_loads_are_dropped_elsewhere() -> None:
     registry, sequences = make_registry(W1)
-    names = registry.eligible(make_request(), 0.0)
+    names = eligible(registry)
     (before,) = registry.states(names)
     assert registry.states(names)[0] is before
 
     sequences.remove_worker(W1)
     sequences.add("r", W1, Demand(160, 160), now=0.0)
-    (after,) = registry.states(registry.eligible(make_request(), 0.0))
+    (after,) = registry.states(eligible(registry))
 
     assert after.loads is sequences.loads(W1)
 
@@ -336,13 +269,11 @@ def test_a_model_nobody_serves_is_unknown_only_when_all_say_what_they_serve() ->
     registry.describe(W1, WorkerInfo(models=("a",)))
     registry.describe(W2, WorkerInfo(models=("b",)))
 
-    with pytest.raises(NoWorkerError, match="the model 'c' does not exist") as unknown:
-        registry.eligible(make_request(model="c"), 0.0)
-    with pytest.raises(NoWorkerError, match="no worker may take it") as pinned:
-        registry.eligible(make_request(model="b", pinned_worker=W1), 0.0)
+    unknown = refusal(registry, "the model 'c' does not exist", model="c")
+    pinned = refusal(registry, "no worker may take it", model="b", pinned_worker=W1)
 
-    assert unknown.value.unknown_model
-    assert not pinned.value.unknown_model
+    assert unknown.unknown_model
+    assert not pinned.unknown_model
 
 
 def test_models_of_workers_that_left_do_not_fill_the_memory() -> None:
@@ -352,10 +283,7 @@ def test_models_of_workers_that_left_do_not_fill_the_memory() -> None:
         registry.describe(W2, WorkerInfo(models=(f"m{number}",)))
         registry.remove(W2)
 
-    with pytest.raises(NoWorkerError) as caught:
-        registry.eligible(make_request(model="m0"), 0.0)
-
-    assert caught.value.unknown_model
+    assert refusal(registry, model="m0").unknown_model
     assert len(registry._refusals._models) <= 256
 
 
@@ -374,8 +302,7 @@ def test_who_fails_gets_a_price_that_fades_and_ends() -> None:
 
     share, lost_ms = price(registry, W1)
     assert share > 0.3
-    assert lost_ms == 250.0
-    assert price(registry, W2) == (0.0, 0.0)
+    assert (lost_ms, price(registry, W2)) == (250.0, (0.0, 0.0))
     registry.settle_prices(10.0)
     assert 0.0 < price(registry, W1)[0] < share
     registry.note(W1, Attempt(Verdict.SERVED, "whole"), 10.0)
@@ -392,8 +319,7 @@ def test_an_answer_of_who_never_failed_is_counted_and_costs_nothing() -> None:
     assert registry.note(W1, SERVED, 0.0) is None
     assert registry.note(W1, SERVED, 1.0) is None
 
-    assert registry.membership.health.recent(W1) == (0, 2)
-    assert price(registry, W1) == (0.0, 0.0)
+    assert (registry.membership.health.recent(W1), price(registry, W1)) == ((0, 2), (0.0, 0.0))
 
 
 def test_the_end_of_a_request_at_a_worker_that_left_is_nobodys() -> None:
@@ -432,15 +358,12 @@ def test_to_try_who_failed_is_better_than_to_reject() -> None:
     alone = make_request(model="llama", excluded=frozenset([W3]))
 
     assert registry.eligible(alone, 0.0) == (W1,), "nobody else serves the model"
-    assert registry.eligible(make_request(excluded=frozenset([W2, W3])), 0.0) == (W1,)
+    assert eligible(registry, excluded=frozenset([W2, W3])) == (W1,)
     for other in ({"excluded": frozenset([W1, W3])}, {"pinned_worker": W1}):
-        with pytest.raises(NoWorkerError, match="w1: "):
-            registry.eligible(make_request(model="llama", **other), 0.0)
+        refusal(registry, "w1: ", model="llama", **other)
     registry.thresholds = BusyThresholds(active_prefill_tokens=10)
     sequences.add("busy", W3, Demand(100, 100), 0.0)
-    with pytest.raises(NoWorkerError) as caught:
-        registry.eligible(make_request(model="llama"), 0.0)
-    assert caught.value.busy, "who is well will have room again"
+    assert refusal(registry, model="llama").busy, "who is well will have room again"
 
 
 def test_workers_left_out_of_a_request_are_told_with_the_reason_of_each() -> None:

@@ -1,4 +1,3 @@
-import random
 from typing import get_args
 from zlib import crc32
 
@@ -6,31 +5,22 @@ import pytest
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.index.approx import new_approx
-from kvmesh.core.members.loads import new_sequences
-from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.worker_info import BusyThresholds
-from kvmesh.core.routing.decision import RouteRequest, RouterOptions
+from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import Affinity, SessionOptions, Sessions, session_key
 from kvmesh.errors import NoWorkerError
+from tests.unit.core.routing.scheduling import W1, W2, W3, decide, make_scheduler
 
-W1, W2, W3 = (WorkerId(f"w{number}") for number in range(1, 4))
 
-
-def make_scheduler(affinity: Affinity, *workers: WorkerId) -> Scheduler:
-    membership = Membership()
-    for worker in workers or (W1, W2, W3):
-        membership.add(worker, 0.0)
-    scheduler = Scheduler(
-        RouterOptions(),
-        random.Random(1),
-        membership=membership,
-        sequences=new_sequences(16),
-        routed=new_approx(),
-    )
+def session_scheduler(affinity: Affinity) -> Scheduler:
+    scheduler = make_scheduler(W1, W2, W3, events=False, routed=True)
     scheduler.sessions = Sessions(SessionOptions(affinity=affinity, slack_ms=100.0))
     return scheduler
+
+
+def take(scheduler: Scheduler, request_id: str, blocks: int = 10, **wishes: object) -> Decision:
+    return decide(scheduler, make_request(request_id, blocks, **wishes))
 
 
 def make_request(request_id: str, blocks: int = 10, **wishes: object) -> RouteRequest:
@@ -68,8 +58,7 @@ def test_only_what_others_do_not_know_is_news() -> None:
     sessions.bind("a", W1, 51.0)
     assert updates() == {"a": W1}
     sessions.bind("a", W2, 52.0)
-    assert updates() == {"a": W2}
-    assert sessions.statistics().moved == 1
+    assert (updates(), sessions.statistics().moved) == ({"a": W2}, 1)
 
 
 def test_who_tells_the_news_is_called_at_each() -> None:
@@ -139,13 +128,11 @@ def test_a_key_hides_the_sessions_name_and_is_always_the_same() -> None:
 
 @pytest.mark.parametrize("affinity", [one for one in get_args(Affinity) if one != "off"])
 def test_a_session_stays_at_its_worker(affinity: Affinity) -> None:
-    scheduler = make_scheduler(affinity)
+    scheduler = session_scheduler(affinity)
 
-    first = scheduler.schedule(make_request("r1"), 0.0).record.decision
-    others = [
-        scheduler.schedule(make_request(f"o{n}", session=""), 0.0).record.decision for n in range(4)
-    ]
-    second = scheduler.schedule(make_request("r2"), 0.0).record.decision
+    first = take(scheduler, "r1")
+    others = [take(scheduler, f"o{n}", session="") for n in range(4)]
+    second = take(scheduler, "r2")
 
     assert not first.kept
     assert second.kept
@@ -160,9 +147,9 @@ def test_a_session_stays_at_its_worker(affinity: Affinity) -> None:
 def test_a_soft_session_moves_when_its_worker_is_behind_a_hard_one_does_not() -> None:
     workers = []
     for affinity in ("soft", "hard"):
-        scheduler = make_scheduler(affinity)
-        home = scheduler.schedule(make_request("r1", 1000), 0.0).record.decision.worker
-        workers.append((home, scheduler.schedule(make_request("r2"), 0.0).record.decision.worker))
+        scheduler = session_scheduler(affinity)
+        home = take(scheduler, "r1", 1000).worker
+        workers.append((home, take(scheduler, "r2").worker))
         assert scheduler.explain(make_request("r3"), 0.0).kept
 
     assert workers[0][0] != workers[0][1]
@@ -170,35 +157,23 @@ def test_a_soft_session_moves_when_its_worker_is_behind_a_hard_one_does_not() ->
 
 
 def test_a_session_moves_when_its_worker_is_gone_or_failed() -> None:
-    scheduler = make_scheduler("hard")
-    home = scheduler.schedule(make_request("r1"), 0.0).record.decision.worker
+    scheduler = session_scheduler("hard")
+    home = take(scheduler, "r1").worker
 
-    again = scheduler.schedule(make_request("r1b", excluded=frozenset([home])), 0.0).record.decision
+    again = take(scheduler, "r1b", excluded=frozenset([home]))
     assert again.worker != home
     scheduler.workers.membership.remove(again.worker)
-    assert scheduler.schedule(make_request("r2"), 1.0).record.decision.worker != again.worker
+    assert take(scheduler, "r2").worker != again.worker
 
 
 def test_a_hard_session_waits_for_a_busy_worker_a_soft_one_moves() -> None:
     for affinity in ("soft", "hard"):
-        scheduler = make_scheduler(affinity)
-        home = scheduler.schedule(make_request("r1", 100), 0.0).record.decision.worker
+        scheduler = session_scheduler(affinity)
+        home = take(scheduler, "r1", 100).worker
         scheduler.workers.thresholds = BusyThresholds(active_prefill_tokens=1000)
         if affinity == "hard":
             with pytest.raises(NoWorkerError, match="busy") as caught:
                 scheduler.schedule(make_request("r2"), 0.0)
             assert caught.value.busy
         else:
-            assert scheduler.schedule(make_request("r2"), 0.0).record.decision.worker != home
-
-
-def test_a_pinned_request_goes_where_it_is_pinned_and_takes_its_session_along() -> None:
-    scheduler = make_scheduler("hard")
-    home = scheduler.schedule(make_request("r1"), 0.0).record.decision.worker
-    other = next(worker for worker in (W1, W2, W3) if worker != home)
-
-    assert (
-        scheduler.schedule(make_request("r2", pinned_worker=other), 0.0).record.decision.worker
-        == other
-    )
-    assert scheduler.schedule(make_request("r3"), 0.0).record.decision.worker == other
+            assert take(scheduler, "r2").worker != home

@@ -18,8 +18,7 @@ def test_blocks_are_stored_removed_and_dumped() -> None:
 
     assert cache.take(STORE) == [Stored(ROOT, pack_hashes([FIRST, SECOND]))]
     assert cache.dump() == [Stored(ROOT, pack_hashes([FIRST, SECOND]))]
-    assert cache.take(REMOVE) == [Removed(pack_hashes([SECOND, FIRST]))]
-    assert cache.block_size == 4
+    assert (cache.take(REMOVE), cache.block_size) == ([Removed(pack_hashes([SECOND, FIRST]))], 4)
     assert cache.statistics().closures[0].hidden == 1
 
 

@@ -135,11 +135,6 @@ def store(**fields: object) -> EngineStored:
     return found
 
 
-def test_the_group_of_a_store_and_a_removal_is_kept() -> None:
-    assert store(group_idx=3, kv_cache_spec_kind="mamba").group == 3
-    assert only(event(["BlockRemoved", [1], None, 3])) == EngineRemoved((1,), 0, 3)
-
-
 def test_the_first_blocks_lone_text_is_the_cache_salt() -> None:
     found = store(lora_name="a", extra_keys=[["a", "salt"], ["a"]])
 
@@ -160,15 +155,7 @@ def test_images_stay_opaque_and_tell_blocks_apart() -> None:
 
 
 def test_extra_keys_that_are_not_one_a_block_tell_all_blocks_apart() -> None:
-    assert len(set(store(extra_keys=["digest"]).extras)) == 1
-    assert store(extra_keys=[]).extras == ()
-
-
-def test_multimodal_keys_of_tensorrt_are_opaque_extras() -> None:
-    found = store(mm_keys=[["image", 0], None])
-
-    assert found.salt is None
-    assert found.extras[0] != 0 == found.extras[1]
+    assert (len(set(store(extra_keys=["digest"]).extras)), store(extra_keys=[]).extras) == (1, ())
 
 
 def test_the_places_of_an_image_are_no_token_ids_and_other_images_are_other_contents() -> None:
@@ -193,12 +180,6 @@ def test_fields_that_sglang_once_sent_in_one_map_are_read() -> None:
 
 def test_bigram_tokens_count_by_their_first() -> None:
     assert store(token_ids=[[5, 6], [6, 7], [7, 8], [8, 9]]).tokens == packed([5, 6, 7, 8])
-
-
-def test_shorter_arrays_than_any_published_are_accepted() -> None:
-    found = only(event(["BlockStored", [1], None, [5, 6], 2]))
-
-    assert found == EngineStored((1,), None, packed([5, 6]), 2)
 
 
 def test_unknown_fields_and_tags_are_counted_and_skipped() -> None:
@@ -296,9 +277,7 @@ def test_whatever_an_event_makes_its_reader_raise_is_an_odd_event(
         raise error("odd")
 
     monkeypatch.setattr("kvmesh.core.engines.kv_events.dialect._stored", fail)
-    batch = decode_engine_batch(msgspec.msgpack.encode([0.0, [["BlockStored"]], 0]))
-
-    assert batch.odd == ("odd",)
+    assert decode_engine_batch(msgspec.msgpack.encode([0.0, [["BlockStored"]], 0])).odd == ("odd",)
 
 
 def test_groups_may_leave_blocks_out_and_tell_of_tokens_behind_them() -> None:

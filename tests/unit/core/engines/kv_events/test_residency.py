@@ -2,16 +2,14 @@ import struct
 
 import pytest
 
-from kvmesh.core.blocks.events import ROOT, Cleared, Event, Removed, Stored
+from kvmesh.core.blocks.events import ROOT, Event, Stored
 from kvmesh.core.blocks.hashing import (
     pack_hashes,
     sequence_hashes,
-    unpack_hashes,
 )
 from kvmesh.core.engines.engine_events import (
     EngineBatch,
     EngineEvent,
-    EngineRemoved,
     EngineStored,
 )
 from kvmesh.core.engines.kv_events.cache import EngineCache
@@ -68,54 +66,9 @@ def held(parent: int, *hashes: int, tier: int = 0) -> Stored:
     return Stored(parent, pack_hashes(hashes), tier)
 
 
-def gone(*hashes: int, tier: int = 0) -> Removed:
-    return Removed(pack_hashes(hashes), tier)
-
-
-def hashes_of(event: Event) -> tuple[int, ...]:
-    assert isinstance(event, Stored | Removed)
-    return tuple(unpack_hashes(event.hashes))
-
-
-def test_one_engine_hash_may_stand_for_two_namespaces() -> None:
-    engine = Engine(4)
-    plain, salted = (
-        hashes_of(event)
-        for salt in (None, "tenant")
-        for event in engine.apply(stored(11, 12, salt=salt))
-    )
-
-    assert engine.apply(stored(11, 12, salt="tenant")) == []
-    more = engine.apply(stored(13, parent=12, tokens=TOKENS[:4], salt="tenant"))
-    assert [one.parent for one in more if isinstance(one, Stored)] == [salted[-1]]
-
-    assert engine.apply(EngineRemoved((12,))) == [gone(*plain[1:])]
-    assert engine.apply(EngineRemoved((12, 12))) == [gone(*hashes_of(more[0]), *salted[1:])]
-
-
-def test_an_engine_that_began_anew_may_have_another_block_size() -> None:
-    engine = Engine(4)
-    engine.apply(stored(11, 12))
-
-    assert list(engine.restart()) == [Cleared()]
-    reported = engine.apply(stored(21, 22, tokens=[7] * 16, block_size=8))
-
-    assert engine.block_size == 8
-    assert [len(hashes_of(one)) for one in reported] == [2]
-
-
 def test_blocks_of_no_size_are_refused() -> None:
     engine = Engine()
 
     with pytest.raises(ValueError, match="1 blocks of 0 tokens"):
         engine.apply(stored(11, block_size=0))
     assert engine.apply(stored(11, 12)) == [held(ROOT, FIRST, SECOND)]
-
-
-def test_only_the_first_group_counts() -> None:
-    engine = Engine(4)
-    engine.apply(stored(11, 12, group=1))
-
-    assert engine.apply(stored(21, 22, group=2)) == []
-    assert engine.apply(EngineRemoved((21,), group=2)) == []
-    assert engine.statistics().ignored_groups == 3

@@ -31,8 +31,7 @@ def test_replay_and_load_streams_are_optional() -> None:
 
     assert facts is not None
     assert [one.replay for one in facts.endpoints] == ["", ""]
-    assert (facts.load_streams, facts.load_path) == ((), "/metrics")
-    assert facts.health_path == "/ready"
+    assert (facts.load_streams, facts.load_path, facts.health_path) == ((), "/metrics", "/ready")
 
 
 @pytest.mark.parametrize(

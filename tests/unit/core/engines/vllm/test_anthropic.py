@@ -39,16 +39,6 @@ def test_late_system_messages_are_gathered_where_the_template_wants_them_in_fron
     assert [one["role"] for one in late] == [one["role"] for one in case["messages"]]
 
 
-def test_media_in_messages_cut_them_there() -> None:
-    image = {"type": "image", "source": {"type": "url", "url": "http://x"}}
-    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "so"}, image]}]}
-
-    chat = made({"body": body}, "messages")
-
-    assert chat.truncated
-    assert chat.messages == [{"role": "user", "content": [{"type": "text", "text": "so"}]}]
-
-
 def test_the_attribution_is_left_out_of_system_blocks_alone() -> None:
     body = {
         "messages": [

@@ -10,8 +10,7 @@ def test_a_response_is_the_chat_that_vllm_makes_of_it(case: dict[str, Any]) -> N
     chat = made(case, "responses")
 
     kwargs = case["chat_template_kwargs"]
-    assert normal(chat.messages) == normal(case["messages"])
-    assert as_told(chat.tools) == case["tools"]
+    assert (normal(chat.messages), as_told(chat.tools)) == (normal(case["messages"]), case["tools"])
     assert chat.add_generation_prompt == kwargs["add_generation_prompt"]
     assert chat.continue_final_message == kwargs["continue_final_message"]
     assert chat.reasoning_effort == kwargs.get("reasoning_effort")
@@ -33,6 +32,4 @@ def test_parts_of_items_that_are_no_text_are_none() -> None:
 def test_tools_that_are_no_functions_are_not_rendered() -> None:
     tools = [{"type": "web_search"}, {"type": "namespace", "name": "n", "tools": [3, {}]}]
 
-    chat = made({"body": {"input": "hi", "tools": tools}}, "responses")
-
-    assert chat.tools is None
+    assert made({"body": {"input": "hi", "tools": tools}}, "responses").tools is None

@@ -50,16 +50,6 @@ def test_a_booking_counts_in_the_loads_until_its_end(compiled: bool) -> None:
     assert replica.membership.health.recent("w") == (0, 1)
 
 
-def test_a_booking_is_kept_under_its_peers_name_and_number(compiled: bool) -> None:
-    replica = replica_of(compiled)
-
-    for peer in ("p", "q"):
-        replica.peers.receive(peer, message(named(0, "w"), named(1, "v")), 0.0)
-        replica.peers.receive(peer, message(placed(2**32 - 1, 0, AMOUNTS), first_seq=3), 0.0)
-
-    assert [*replica.ids("p"), *replica.ids("q")] == ["p#4294967295", "q#4294967295"]
-
-
 def test_what_was_sent_somewhere_counts_as_cached_there(compiled: bool) -> None:
     replica = replica_of(compiled)
     prompt = [*range(100, 140)]
@@ -68,8 +58,7 @@ def test_what_was_sent_somewhere_counts_as_cached_there(compiled: bool) -> None:
     replica.peers.receive("p", message(placed(1, 0, AMOUNTS, graded), first_seq=3), 0.0)
     replica.peers.receive("p", message(placed(2, 1, AMOUNTS, graded, flags=1), first_seq=4), 0.0)
 
-    overlaps = replica.scheduler.overlaps
-    assert overlaps.find_groups(BlockHashes.of(prompt, 4), 1.0)[0] == {W: 40}
+    assert replica.scheduler.overlaps.find_groups(BlockHashes.of(prompt, 4), 1.0)[0] == {W: 40}
     for number in (1, 2):
         booking = replica.sequences.bookings[f"p#{number}"]
         assert booking.keys == (prompt[15], prompt[31])
@@ -99,22 +88,8 @@ def test_what_failed_is_believed_no_longer(compiled: bool) -> None:
     replica.peers.receive("p", message(failed(1, Verdict.WORKER, "reset", 0.5), first_seq=4), 0.1)
 
     # 40 of the 160 tokens were cached before.
-    overlaps = replica.scheduler.overlaps.find_groups(BlockHashes.of(prompt, 4), 1.0)[0]
-    assert overlaps == {W: 8}
-    assert replica.ids("p") == []
-    assert replica.membership.health.recent("w") == (1, 1)
-
-
-@pytest.mark.parametrize(("flags", "residence_ms"), [(0, 2000.0), (1, 0.0)])
-def test_an_answer_without_a_first_token_teaches_only_if_it_is_not_streamed(
-    compiled: bool, flags: int, residence_ms: float
-) -> None:
-    replica = replica_of(compiled)
-    replica.peers.receive("p", message(placed(1, 0, AMOUNTS, flags=flags), first_seq=3), 0.0)
-
-    replica.peers.receive("p", message(grew(1, 6), bare(3, 1), first_seq=4), 2.0)
-
-    assert speed_report(replica.scheduler.speeds, W).residence_ms == pytest.approx(residence_ms)
+    assert replica.scheduler.overlaps.find_groups(BlockHashes.of(prompt, 4), 1.0)[0] == {W: 8}
+    assert (replica.ids("p"), replica.membership.health.recent("w")) == ([], (1, 1))
 
 
 def test_a_second_attempt_takes_the_place_of_one_whose_failure_was_lost(compiled: bool) -> None:
@@ -151,18 +126,6 @@ def test_an_end_that_comes_after_the_lease_is_over_counts_for_nothing(compiled: 
 
     assert replica.membership.health.recent("w") == (0, 0)
     assert speed_report(replica.scheduler.speeds, W).residence_ms == pytest.approx(0.0)
-
-
-def test_a_number_may_be_used_again(compiled: bool) -> None:
-    replica = replica_of(compiled)
-    first = placed(1, 0, AMOUNTS)
-    again = placed(1, 1, (2, 8, 8, 0))
-
-    replica.peers.receive("p", message(first, failed(1, 3, "cut"), again, first_seq=3), 0.0)
-    replica.peers.receive("p", message(bare(1, 1), bare(3, 1), again, first_seq=6), 0.5)
-
-    assert [one.worker for one in replica.sequences.owned("p")] == ["v"]
-    assert replica.sequences.loads(WorkerId("v")).prefill_tokens == 8
 
 
 def test_a_state_ends_what_is_not_in_it_and_teaches_no_speeds(compiled: bool) -> None:
@@ -266,8 +229,7 @@ def test_the_names_of_all_peers_together_are_bounded(
     compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_fold, "MOST_NAMES", 4)
-    replica = replica_of(compiled)
-    peers = replica.peers
+    peers = replica_of(compiled).peers
 
     peers.receive("q", message(named(0, "w"), named(1, "v"), named(2, "x")), 0.0)
     refused = peers.statistics().refused
@@ -276,18 +238,7 @@ def test_the_names_of_all_peers_together_are_bounded(
     peers.receive("r", message(named(0, "w"), named(1, "v")), 0.0)
     peers.receive("r", message(named(0, "w"), named(1, "v"), epoch=2), 0.0)
 
-    assert refused == 1
-    assert peers.statistics().refused == 1
-
-
-def test_a_booking_at_a_worker_whose_name_found_no_room_has_the_state_asked_for(
-    compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_fold, "MOST_NAMES", 2)
-    replica = replica_of(compiled)
-
-    assert not replica.peers.receive("q", message(named(0, "w"), placed(1, 0, AMOUNTS)), 0.0)
-    assert replica.ids("q") == []
+    assert (refused, peers.statistics().refused) == (1, 1)
 
 
 def test_a_booking_that_moves_to_a_worker_without_a_name_is_none_any_more(compiled: bool) -> None:

@@ -146,8 +146,7 @@ def test_a_bookings_number_is_forgotten_with_its_end() -> None:
 
     assert replica.ids("p") == []
     gc.collect()
-    booking = type(replica.sequences.bookings)
-    assert booking is dict
+    assert type(replica.sequences.bookings) is dict
     assert sum(type(one).__name__ == "Booking" for one in gc.get_referents(peer)) == 0
 
 

@@ -81,8 +81,7 @@ def test_only_so_many_failed_requests_keep_their_numbers(replica: Replica) -> No
     replica.book("r0")
     replica.book("r1")
 
-    numbers = struct.unpack_from("<I28xI", replica.records(), 4)
-    assert numbers == (MOST_RETRIED + 2, 2)
+    assert struct.unpack_from("<I28xI", replica.records(), 4) == (MOST_RETRIED + 2, 2)
 
 
 def test_what_nobody_takes_is_left_out_at_a_bound_and_peers_find_the_gap(replica: Replica) -> None:
@@ -209,8 +208,7 @@ def test_who_is_called_may_do_anything_to_the_compiled_outbox(
     outbox.on_first = meddle
     replica.book("q")
 
-    assert raised == [KeyError]
-    assert (outbox.next_seq, outbox.waiting) == (3, 1)
+    assert (raised, outbox.next_seq, outbox.waiting) == ([KeyError], 3, 1)
 
 
 def test_an_outbox_that_calls_who_holds_it_is_collected() -> None:

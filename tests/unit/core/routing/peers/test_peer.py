@@ -6,14 +6,6 @@ from kvmesh._native import Peer
 from kvmesh.core.routing.peers.event_fold import as_name_key
 
 
-def test_a_peer_begins_with_its_first_event_and_nothing_missing() -> None:
-    peer = Peer("p", 2**62, 1.5)
-
-    assert (peer.name, peer.epoch, peer.next_seq, peer.complete) == ("p", 2**62, 1, True)
-    assert (peer.booked, peer.renewed_s, peer.counted_s) == (0, 1.5, 1.5)
-    assert (peer.workers, peer.republished, peer.unconfirmed) == ({}, set(), None)
-
-
 def test_what_is_known_of_a_peer_is_changed_in_place() -> None:
     peer = Peer("p", 1, 0.0)
 

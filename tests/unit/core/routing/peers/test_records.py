@@ -27,8 +27,6 @@ from tests.property.support.records import (
     message,
     named,
     placed,
-    state_begins,
-    state_ends,
 )
 from tests.property.support.replica import Replica
 
@@ -94,10 +92,6 @@ def test_shares_follow_the_records() -> None:
     batch = read_records("p", message(bare(1, 5), shares=shares))
 
     assert (batch.events, batch.shares) == ([Prefilled("p#5")], shares)
-
-
-def test_a_beat_has_no_record() -> None:
-    assert read_records("p", message(epoch=3, first_seq=5)) == RecordBatch(3, 5, [])
 
 
 def test_served_and_unknown_verdicts_are_bounded() -> None:
@@ -192,23 +186,6 @@ def test_a_build_reads_the_formats_that_it_is_told() -> None:
     assert read_records("p", later, FormatRange(1, 2)).events == [Prefilled("p#5")]
     with pytest.raises(CodecError, match="format 1, this build reads 2 to 3"):
         read_records("p", message(), FormatRange(2, 3))
-
-
-def test_records_before_a_bad_one_do_not_count() -> None:
-    replica = Replica()
-    replica.peers.receive("p", message(named(0, "w"), placed(5, 0, (9, 40, 30, 2))), 0.0)
-
-    for bad in (bare(9, 0), named(3, b"\xff"), failed(1, 3, b"\xff")):
-        with pytest.raises(CodecError):
-            replica.peers.receive("p", message(bare(3, 5), bad, first_seq=3), 1.0)
-
-    assert replica.ids("p") == ["p#5"]
-
-
-def test_a_state_is_two_records() -> None:
-    begin, end = read_records("p", message(state_begins(), state_ends())).events
-
-    assert (begin, end) == (StateBegins(), StateEnds())
 
 
 def folds(data: bytes) -> bool:

@@ -45,22 +45,6 @@ def test_only_what_is_hopeless_is_refused() -> None:
     assert not judge_of(0.0).is_hopeless(forecast(1.0), -32768)
 
 
-def test_retry_after_is_when_the_backlog_leaves_room() -> None:
-    judge = judge_of()
-    error = judge.refuse("r1", Targets(1000.0, None), forecast(0.99, 9000.0), 0.0)
-
-    assert (error.status, error.code, error.final) == (429, "slo_unattainable", False)
-    assert error.retry_after_s == 8
-    assert "first token in 1000 ms (expected 9000)" in str(error)
-
-
-def test_what_has_waited_already_does_not_count_for_another_try() -> None:
-    error = judge_of().refuse("r1", Targets(1000.0), forecast(1.0, 9000.0, waited_ms=5000.0), 0.0)
-
-    assert error.retry_after_s == 3
-    assert "expected 9000" in str(error)
-
-
 def test_a_token_time_gets_better_when_others_leave() -> None:
     judge, reported = judge_of(), forecast(1.0, 10.0, tpot_ms=80.0)
 

@@ -1,53 +1,40 @@
-import random
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from kvmesh._native import Placed
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal, WaitingRequest
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.dispatch.dispatch import Dispatch, Ending
-from kvmesh.core.index.approx import new_approx
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.explain import view_decision
-from kvmesh.core.members.loads import Demand, new_sequences
-from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.loads import Demand
 from kvmesh.core.members.outcomes import SERVED, failed_attempt
 from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.turn import Turn
-from kvmesh.core.routing.decision import Forecast, RouteRequest, RouterOptions
+from kvmesh.core.routing.decision import Forecast, RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import SessionOptions, Sessions
 from kvmesh.core.routing.slo.judge import SloOptions
 from kvmesh.errors import UnattainableError
+from tests.unit.core.routing import scheduling
+from tests.unit.core.routing.scheduling import W1, W2, decide
 
-W1, W2 = WorkerId("w1"), WorkerId("w2")
 SOON: Final = Targets(1000.0, None)
 """A prompt of 16,000 tokens is believed to take 800 ms, at 0.05 ms a token."""
 
 
-def make_scheduler(*workers: WorkerId, **options: object) -> Scheduler:
-    membership = Membership()
-    for worker in workers:
-        membership.add(worker, 0.0)
-    return Scheduler(
-        RouterOptions(**options),  # type: ignore[arg-type]  # any option
-        random.Random(1),
-        membership=membership,
-        sequences=new_sequences(16),
-        routed=new_approx(),
-    )
+def make_scheduler(*workers: WorkerId, **options: Any) -> Scheduler:
+    return scheduling.make_scheduler(*workers, events=False, routed=True, **options)
 
 
 def make_request(
     request_id: str, blocks: int = 1000, family: int = 0, **wishes: object
 ) -> RouteRequest:
-    hashes = BlockHashes.of([family * 100_000 + depth for depth in range(1, blocks + 1)], 16)
-    return RouteRequest(request_id, hashes, blocks * 16, **wishes)  # type: ignore[arg-type]  # any wish
+    return scheduling.make_request(request_id, blocks, family, **wishes)
 
 
 def fill(scheduler: Scheduler, worker: WorkerId, tokens: int, name: str = "load") -> None:
@@ -62,8 +49,8 @@ def test_a_request_in_a_hurry_leaves_its_cache_for_a_worker_that_begins_sooner()
     scheduler.first_token("first", 0.8)
     fill(scheduler, home, 60_000)
 
-    assert scheduler.schedule(make_request("r1"), 1.0).record.decision.worker == home
-    decision = scheduler.schedule(make_request("r2", targets=SOON), 1.0).record.decision
+    assert decide(scheduler, make_request("r1"), 1.0).worker == home
+    decision = decide(scheduler, make_request("r2", targets=SOON), 1.0)
 
     assert decision.worker == away
     assert decision.forecast is not None
@@ -119,7 +106,7 @@ def test_the_formula_decides_among_those_that_hardly_miss(priority: int, worker:
     scheduler.first_token("first", 0.1)
     fill(scheduler, W2, 10_000)
     asked = make_request("r1", blocks=100, targets=SOON, priority=priority)
-    decision = scheduler.schedule(asked, 0.2).record.decision
+    decision = decide(scheduler, asked, 0.2)
 
     here, there = decision.forecasts
     assert 0.0 < there.chance - here.chance < 0.1
@@ -136,14 +123,10 @@ def test_what_no_worker_can_serve_in_time_is_refused_and_books_nothing() -> None
 
     assert caught.value.retry_after_s == 15
     assert scheduler.sequences.bookings.get("r1") is None
-    assert scheduler.statistics().refused == 1
-    assert scheduler.slo.statistics().results["refused"] == 1
-    assert scheduler.schedule(make_request("r2", blocks=10), 0.0).record.decision.worker == W2
+    assert (scheduler.statistics().refused, scheduler.slo.statistics().results["refused"]) == (1, 1)
+    assert decide(scheduler, make_request("r2", blocks=10), 0.0).worker == W2
     scheduler.judge.options = SloOptions(0.0)
-    assert (
-        scheduler.schedule(make_request("r3", blocks=10, targets=SOON), 0.0).record.decision.worker
-        == W2
-    )
+    assert decide(scheduler, make_request("r3", blocks=10, targets=SOON), 0.0).worker == W2
 
 
 def test_a_request_that_a_worker_failed_is_not_refused() -> None:
@@ -153,7 +136,7 @@ def test_a_request_that_a_worker_failed_is_not_refused() -> None:
     scheduler.finish("r1", 30.0, failed_attempt("cut"))
     again = make_request("r1", blocks=10, targets=SOON, excluded=frozenset({first}))
 
-    decision = scheduler.schedule(again, 30.0).record.decision
+    decision = decide(scheduler, again, 30.0)
 
     assert decision.forecast is not None
     assert decision.forecast.chance == 1.0
@@ -165,13 +148,13 @@ def test_a_request_that_a_worker_failed_is_not_refused() -> None:
 def test_a_soft_session_moves_when_its_worker_would_miss_the_targets() -> None:
     scheduler = make_scheduler(W1, W2)
     scheduler.sessions = Sessions(SessionOptions("soft", slack_ms=1e9))
-    first = scheduler.schedule(make_request("r1", session="s"), 0.0).record.decision.worker
+    first = decide(scheduler, make_request("r1", session="s"), 0.0).worker
     scheduler.sessions.bind("s", first, 0.0)
     scheduler.first_token("r1", 0.8)
     fill(scheduler, first, 600_000)
 
-    stays = scheduler.schedule(make_request("r2", session="s"), 1.0).record.decision
-    moves = scheduler.schedule(make_request("r3", session="s", targets=SOON), 1.0).record.decision
+    stays = decide(scheduler, make_request("r2", session="s"), 1.0)
+    moves = decide(scheduler, make_request("r3", session="s", targets=SOON), 1.0)
 
     assert (stays.worker, stays.kept) == (first, True)
     assert moves.worker != first
@@ -181,7 +164,7 @@ def test_a_soft_session_moves_when_its_worker_would_miss_the_targets() -> None:
 def test_where_caches_do_not_count_nothing_is_refused_but_all_is_counted(mode: str) -> None:
     scheduler = make_scheduler(W1, mode=mode)
     fill(scheduler, W1, 600_000)
-    decision = scheduler.schedule(make_request("r1", targets=SOON), 0.0).record.decision
+    decision = decide(scheduler, make_request("r1", targets=SOON), 0.0)
     scheduler.first_token("r1", 5.0)
     scheduler.finish("r1", 6.0, SERVED)
 
@@ -211,8 +194,7 @@ def test_a_held_request_is_refused_as_soon_as_it_would_begin_too_late() -> None:
 
 
 def test_who_would_wait_too_long_is_refused_on_arrival() -> None:
-    scheduler = make_scheduler(W1)
-    binding = make_binding(scheduler)
+    binding = make_binding(make_scheduler(W1))
     binding.ask(make_request("r1"), 0.0)
     for number in range(2, 12):
         assert binding.ask(make_request(f"r{number}", 1000, number), 0.0) is None
@@ -223,19 +205,8 @@ def test_who_would_wait_too_long_is_refused_on_arrival() -> None:
     assert binding.ask(make_request("patient", 100, 98), 0.0) is None
 
 
-def test_little_work_that_passes_the_queue_is_not_refused_for_its_length() -> None:
-    scheduler = make_scheduler(W1)
-    binding = make_binding(scheduler, policy="wspt", ageing_tokens_per_s=0.0)
-    binding.ask(make_request("r1"), 0.0)
-    for number in range(2, 12):
-        assert binding.ask(make_request(f"r{number}", 1000, number), 0.0) is None
-
-    assert binding.ask(make_request("hurried", 100, 99, targets=SOON), 0.0) is None
-
-
 def test_other_tenants_have_turns_in_between_only() -> None:
-    scheduler = make_scheduler(W1)
-    binding = make_binding(scheduler)
+    binding = make_binding(make_scheduler(W1))
     binding.ask(make_request("r1", tenant="big"), 0.0)
     for number in range(2, 12):
         binding.ask(make_request(f"r{number}", 1000, number, tenant="big"), 0.0)

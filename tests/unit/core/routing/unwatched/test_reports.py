@@ -68,10 +68,3 @@ def test_nothing_is_presumed_while_no_report_could_show_it() -> None:
     reports.receive(W1, 0, 8.0)
 
     assert taken(reports, [], 8.0) == []
-
-
-def test_more_requests_than_are_booked_end_nothing() -> None:
-    reports = make_reports()
-    reports.receive(W1, 10**25, 12.0)
-
-    assert taken(reports, [booking("a"), booking("b", owner="peer")], 12.0) == []

@@ -1,40 +1,33 @@
-import random
-
 import msgspec
 import pytest
 
 from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, pack_hashes
-from kvmesh.core.index.index import KvIndex
-from kvmesh.core.members.loads import Demand, new_sequences
-from kvmesh.core.members.membership import Membership
-from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
+from kvmesh.core.members.loads import Demand
+from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.unwatched.reports import TRIES
 from kvmesh.core.routing.unwatched.unwatched import (
-    UNKNOWN_INTERVAL_MS,
     Over,
     Prefilled,
     Unwatched,
     UnwatchedOptions,
     Why,
 )
+from tests.unit.core.routing import scheduling
+from tests.unit.core.routing.scheduling import W1, W2, index_of
 
 SIZE = 16
-W1, W2 = WorkerId("w1"), WorkerId("w2")
 OPTIONS = UnwatchedOptions(report_age_s=1.0, fresh_s=5.0, most_s=100.0, grow_s=1.0)
 
 
 def make_scheduler(*, events: bool = True, mode: RouterMode = "kv") -> Scheduler:
-    membership = Membership()
-    membership.add(W1, 0.0)
-    return Scheduler(
-        RouterOptions(block_size=SIZE, mode=mode),
-        random.Random(1),
-        membership=membership,
-        sequences=new_sequences(SIZE),
-        index=KvIndex() if events else None,
-    )
+    return scheduling.make_scheduler(W1, events=events, mode=mode)
+
+
+def make_unwatched(*, events: bool = True) -> tuple[Unwatched, Scheduler]:
+    scheduler = make_scheduler(events=events)
+    return Unwatched(scheduler, OPTIONS), scheduler
 
 
 def hashes_of(family: int, blocks: int = 4) -> BlockHashes:
@@ -42,9 +35,8 @@ def hashes_of(family: int, blocks: int = 4) -> BlockHashes:
 
 
 def store(scheduler: Scheduler, family: int, blocks: int = 4, worker: WorkerId = W1) -> None:
-    assert isinstance(scheduler.overlaps.index, KvIndex)
-    hashes = [family * 1000 + one for one in range(1, blocks + 1)]
-    scheduler.overlaps.index.store(worker, ROOT, pack_hashes(hashes))
+    hashes = pack_hashes(list(hashes_of(family, blocks).upto(blocks)))
+    index_of(scheduler).store(worker, ROOT, hashes)
 
 
 def book(
@@ -84,8 +76,7 @@ def ends_of(found: list[Prefilled | Over]) -> list[tuple[str, Why]]:
 
 
 def test_a_prompt_is_computed_when_its_worker_tells_of_its_last_block() -> None:
-    scheduler = make_scheduler()
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched()
     follow(unwatched, scheduler, "r1")
     assert (unwatched.follows("r1"), unwatched.follows("r2")) == (True, False)
     store(scheduler, 1, blocks=3)
@@ -93,14 +84,12 @@ def test_a_prompt_is_computed_when_its_worker_tells_of_its_last_block() -> None:
 
     store(scheduler, 1)
 
-    assert before == []
-    assert unwatched.check(0.2) == [Prefilled("r1", seen=True)]
+    assert (before, unwatched.check(0.2)) == ([], [Prefilled("r1", seen=True)])
     assert unwatched.check(0.3) == []
 
 
 def test_another_workers_blocks_prove_nothing() -> None:
-    scheduler = make_scheduler()
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched()
     follow(unwatched, scheduler, "r1")
 
     store(scheduler, 1, worker=W2)
@@ -109,40 +98,18 @@ def test_another_workers_blocks_prove_nothing() -> None:
 
 
 def test_what_was_sent_before_a_prompt_that_is_computed_is_computed_too() -> None:
-    scheduler = make_scheduler()
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched()
     store(scheduler, 2)
     follow(unwatched, scheduler, "cached", 2, due_s=9.0)
     follow(unwatched, scheduler, "new", 3)
     follow(unwatched, scheduler, "later", 4)
 
     store(scheduler, 3)
-    found = unwatched.check(0.2)
-
-    assert found == [Prefilled("cached", seen=True), Prefilled("new", seen=True)]
-
-
-def test_a_prompt_of_which_no_event_will_tell_is_computed_when_it_is_due() -> None:
-    scheduler = make_scheduler(events=False)
-    unwatched = Unwatched(scheduler, OPTIONS)
-    follow(unwatched, scheduler, "r1", due_s=0.5)
-
-    assert unwatched.check(0.49) == []
-    assert unwatched.check(0.5) == [Prefilled("r1", seen=False)]
-
-
-def test_an_event_that_never_comes_is_waited_for_five_times_as_long() -> None:
-    scheduler = make_scheduler()
-    unwatched = Unwatched(scheduler, OPTIONS)
-    follow(unwatched, scheduler, "r1", due_s=0.5)
-
-    assert unwatched.check(3.4) == []
-    assert unwatched.check(3.6) == [Prefilled("r1", seen=False)]
+    assert unwatched.check(0.2) == [Prefilled("cached", seen=True), Prefilled("new", seen=True)]
 
 
 def test_a_report_of_fewer_requests_than_are_booked_ends_those_due_first() -> None:
-    scheduler = make_scheduler()
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched()
     follow(unwatched, scheduler, "long", 1, tokens=1600)
     follow(unwatched, scheduler, "short", 2, tokens=16)
     follow(unwatched, scheduler, "middle", 3, tokens=160)
@@ -153,8 +120,7 @@ def test_a_report_of_fewer_requests_than_are_booked_ends_those_due_first() -> No
     unwatched.report(W1, 1, 3.0)
 
     assert ends_of(unwatched.check(3.0)) == [("short", "report"), ("middle", "report")]
-    assert ends_of(unwatched.check(3.1)) == []
-    assert len(unwatched) == 1
+    assert (ends_of(unwatched.check(3.1)), len(unwatched)) == ([], 1)
 
 
 def test_replicas_end_each_its_own_part_of_what_is_over() -> None:
@@ -175,41 +141,8 @@ def test_replicas_end_each_its_own_part_of_what_is_over() -> None:
     assert sorted(ended) == ["a", "b"]
 
 
-def test_an_answer_ends_as_predicted_while_its_engine_reports_nothing() -> None:
-    scheduler = make_scheduler(events=False)
-    unwatched = Unwatched(scheduler, OPTIONS)
-    follow(unwatched, scheduler, "r1", tokens=160, due_s=0.5)
-    pass_on(scheduler, unwatched.check(0.5), 0.5)
-    end_s = 0.5 + 160 * UNKNOWN_INTERVAL_MS / 1000.0
-
-    early = ends_of(unwatched.check(end_s - 1.1))
-    late = ends_of(unwatched.check(end_s))
-
-    assert early == []
-    assert late == [("r1", "predicted")]
-
-
-def test_a_predicted_end_is_not_ended_again_by_the_report_that_shows_it() -> None:
-    scheduler = make_scheduler(events=False)
-    unwatched = Unwatched(scheduler, OPTIONS)
-    follow(unwatched, scheduler, "short", 1, tokens=16, due_s=0.5)
-    follow(unwatched, scheduler, "long", 2, tokens=1600, due_s=0.5)
-    pass_on(scheduler, unwatched.check(0.5), 0.5)
-    unwatched.report(W1, 2, 0.9)
-    pass_on(scheduler, early := unwatched.check(1.4), 1.4)
-
-    unwatched.report(W1, 1, 3.0)
-    shown = unwatched.check(3.0)
-    unwatched.report(W1, 0, 4.0)
-
-    assert ends_of(early) == [("short", "predicted")]
-    assert shown == []
-    assert ends_of(unwatched.check(4.0)) == [("long", "report")]
-
-
 def test_what_engines_still_have_past_its_predicted_end_teaches_that_answers_take_longer() -> None:
-    scheduler = make_scheduler(events=False)
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched(events=False)
     ended: list[float] = []
     for number in range(40):
         now = number * 50.0
@@ -227,8 +160,7 @@ def test_what_engines_still_have_past_its_predicted_end_teaches_that_answers_tak
 
 
 def test_how_long_answers_take_is_learned_from_reports() -> None:
-    scheduler = make_scheduler(events=False)
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched(events=False)
     for number in range(30):
         now = number * 10.0
         follow(unwatched, scheduler, f"r{number}", tokens=160, now=now, due_s=now + 0.5)
@@ -241,8 +173,7 @@ def test_how_long_answers_take_is_learned_from_reports() -> None:
 
 
 def test_an_answer_that_nobody_ever_ends_is_let_go() -> None:
-    scheduler = make_scheduler(events=False)
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched(events=False)
     follow(unwatched, scheduler, "r1", tokens=100_000, due_s=0.5)
     pass_on(scheduler, unwatched.check(0.5), 0.5)
     for second in range(1, 101):
@@ -255,8 +186,7 @@ def test_an_answer_that_nobody_ever_ends_is_let_go() -> None:
 
 
 def test_a_predicted_end_that_no_report_ever_shows_is_forgotten() -> None:
-    scheduler = make_scheduler(events=False)
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched(events=False)
     follow(unwatched, scheduler, "r1", tokens=16, due_s=0.5)
     pass_on(scheduler, unwatched.check(0.5), 0.5)
     unwatched.report(W1, 1, 1.0)
@@ -267,13 +197,11 @@ def test_a_predicted_end_that_no_report_ever_shows_is_forgotten() -> None:
 
     unwatched.report(W1, 0, 103.0)
 
-    assert before == []
-    assert ends_of(unwatched.check(103.0)) == [("r2", "report")]
+    assert (before, ends_of(unwatched.check(103.0))) == ([], [("r2", "report")])
 
 
 def test_a_booking_that_went_without_us_is_found_gone() -> None:
-    scheduler = make_scheduler()
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched()
     follow(unwatched, scheduler, "r1")
     unwatched.report(W1, 1, 0.0)
     unwatched.check(0.0)
@@ -281,13 +209,11 @@ def test_a_booking_that_went_without_us_is_found_gone() -> None:
     scheduler.remove_worker(W1)
     unwatched.retain(())
 
-    assert ends_of(unwatched.check(2.0)) == [("r1", "gone")]
-    assert len(unwatched) == 0
+    assert (ends_of(unwatched.check(2.0)), len(unwatched)) == ([("r1", "gone")], 0)
 
 
 def test_answers_grow_with_time_up_to_what_is_expected() -> None:
-    scheduler = make_scheduler(events=False)
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched(events=False)
     follow(unwatched, scheduler, "r1", tokens=160, due_s=0.5)
     pass_on(scheduler, unwatched.check(0.5), 0.5)
     booking = scheduler.sequences.bookings["r1"]
@@ -302,8 +228,7 @@ def test_answers_grow_with_time_up_to_what_is_expected() -> None:
 
 
 def test_only_live_bookings_of_ones_own_are_followed_and_once() -> None:
-    scheduler = make_scheduler()
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched()
     scheduler.sequences.add("peers", W1, Demand(10, 10), 0.0, owner="peer")
     follow(unwatched, scheduler, "r1")
 
@@ -311,16 +236,13 @@ def test_only_live_bookings_of_ones_own_are_followed_and_once() -> None:
     unwatched.forget("never booked")
     unwatched.lose("never booked")
 
-    assert added == [False, False, True]
-    assert len(unwatched) == 1
+    assert (added, len(unwatched)) == ([False, False, True], 1)
     unwatched.forget("r1")
-    assert len(unwatched) == 0
-    assert unwatched.check(1.0) == []
+    assert (len(unwatched), unwatched.check(1.0)) == (0, [])
 
 
 def test_an_answer_that_has_begun_needs_no_sign_of_its_prefill() -> None:
-    scheduler = make_scheduler(events=False)
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched(events=False)
     book(scheduler, "r1", tokens=160)
     scheduler.first_token("r1", 0.2)
 
@@ -331,8 +253,7 @@ def test_an_answer_that_has_begun_needs_no_sign_of_its_prefill() -> None:
 
 
 def test_counts_tell_what_showed_prefills_and_ends() -> None:
-    scheduler = make_scheduler()
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched()
     follow(unwatched, scheduler, "r1", 1)
     follow(unwatched, scheduler, "r2", 2)
     store(scheduler, 1)
@@ -351,8 +272,7 @@ def test_counts_tell_what_showed_prefills_and_ends() -> None:
 
 
 def test_a_report_that_is_taken_for_the_peers_again_and_again_ends_ours() -> None:
-    scheduler = make_scheduler()
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched()
     follow(unwatched, scheduler, "ours", tokens=1600)
     scheduler.sequences.add("peers", W1, Demand(10, 10, 16), 0.0, owner="peer")
 
@@ -365,8 +285,7 @@ def test_a_report_that_is_taken_for_the_peers_again_and_again_ends_ours() -> Non
 
 
 def test_what_somebody_tells_the_end_of_ends_by_nothing_else() -> None:
-    scheduler = make_scheduler(events=False)
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched(events=False)
     book(scheduler, "told", tokens=16)
     unwatched.add("told", hashes_of(1), 0.5, reported=True)
     pass_on(scheduler, prefilled := unwatched.check(0.5), 0.5)
@@ -377,8 +296,7 @@ def test_what_somebody_tells_the_end_of_ends_by_nothing_else() -> None:
 
 
 def test_what_nobody_tells_of_any_more_ends_as_the_others_do() -> None:
-    scheduler = make_scheduler(events=False)
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched(events=False)
     for name, family in (("early", 1), ("late", 2)):
         book(scheduler, name, family, tokens=16)
         unwatched.add(name, hashes_of(family), 0.5, reported=True)
@@ -395,8 +313,7 @@ def test_what_nobody_tells_of_any_more_ends_as_the_others_do() -> None:
 
 
 def test_a_booking_whose_prefill_would_be_due_is_not_prefilled_when_it_is_gone() -> None:
-    scheduler = make_scheduler(events=False)
-    unwatched = Unwatched(scheduler, OPTIONS)
+    unwatched, scheduler = make_unwatched(events=False)
     follow(unwatched, scheduler, "r1", due_s=0.5)
 
     scheduler.finish("r1", 0.1)

@@ -36,8 +36,7 @@ def test_a_table_counts_finds_and_forgets() -> None:
     table.open(1)
     assert table.settle() == [Stored(ROOT, pack_hashes((1, 2)), 1)]
     assert (table.blocks, table.boundaries, table.count(full), table.visible()) == (2, 2, 2, 2)
-    assert table.remove(full, 0, (12, 12)) == 1
-    assert len(table.closures()) == 2
+    assert (table.remove(full, 0, (12, 12)), len(table.closures())) == (1, 2)
     table.clear()
     assert (table.find(11), table.dump(), table.blocks) == (None, [], 0)
 
@@ -100,8 +99,7 @@ def test_a_change_that_breaks_off_leaves_nothing_to_rely_on_until_it_is_cleared(
 
     table.clear()
     table.settle_rule(((0, 1, 1),), 1, 0)
-    assert table.store(0, 0, 0, 1, (11,), (1,), None, 0, (1,)) == 0
-    assert len(table.settle()) == 1
+    assert (table.store(0, 0, 0, 1, (11,), (1,), None, 0, (1,)), len(table.settle())) == (0, 1)
 
 
 def test_an_event_type_that_calls_back_is_refused() -> None:

@@ -84,8 +84,7 @@ def test_the_first_batch_begins_with_the_rule_and_hashes_of_one_group_serve_anot
     reported = cache.take([STATE, FULL])
 
     assert reported == [Cleared(), Reuse(), chain(ROOT, *H), ends(H[3])]
-    assert cache.dump() == reported[1:]
-    assert cache.take([state((12,), ())]) == [ends(H[1])]
+    assert (cache.dump(), cache.take([state((12,), ())])) == (reported[1:], [ends(H[1])])
     assert (cache.block_size, cache.visible(), cache.statistics().blocks) == (4, 4, 6)
 
 
@@ -172,8 +171,7 @@ def test_what_cannot_be_placed_is_counted_and_left_out(
 
     cache.take([event])
 
-    assert cache.dump() == before
-    assert getattr(cache.statistics(), counted) == 1
+    assert (cache.dump(), getattr(cache.statistics(), counted)) == (before, 1)
 
 
 def test_hashes_that_cover_tokens_behind_them_need_these_to_be_placed(make: Make) -> None:
@@ -200,20 +198,6 @@ def test_a_hash_keeps_its_first_content_and_unused_boundaries_go(make: Make) -> 
     assert cache.take([stored((31, 31), [1, 2, 3, 4, 5, 6, 7, 8])]) != []
     assert cache.take([EngineRemoved((31, 31))]) != []
     assert cache.dump() == [Reuse(), chain(ROOT, *H), ends(H[3])]
-
-
-def test_a_block_is_removed_as_often_as_it_was_stored(
-    monkeypatch: pytest.MonkeyPatch, make: Make
-) -> None:
-    cache = make()
-    cache.take([FULL, STATE, STATE])
-
-    assert cache.take([EngineRemoved((14,), 0, 1)]) == []
-    assert cache.take([EngineRemoved((14,), 0, 1)]) != []
-    monkeypatch.setattr(residency, "MOST_REFERENCES", 1)
-    cache = make()
-    cache.take([FULL, STATE, STATE])
-    assert cache.take([EngineRemoved((14,), 0, 1)]) != []
 
 
 def test_blocks_beyond_the_bound_are_not_followed(
@@ -278,8 +262,7 @@ def test_an_odd_event_is_counted_and_the_rest_of_its_batch_followed() -> None:
         msgspec.msgpack.encode([0.0, [["BlockStored", [2], None, "x", 2], whole], 0])
     )
 
-    assert len(reported) == 1
-    assert cache.statistics().odd == (("engine event: token_ids", 1),)
+    assert (len(reported), cache.statistics().odd) == (1, (("engine event: token_ids", 1),))
     assert (cache.complete, cache.statistics().lost) == (True, 0)
 
 
@@ -310,16 +293,13 @@ def test_an_engine_that_restarts_is_taken_for_one_of_one_group_again() -> None:
     assert (was_grouped, cache.is_grouped) == (True, False)
     assert [len(one.groups) for one in (grouped, lost, cleared)] == [2, 2, 2]
     assert [one.complete for one in (grouped, lost, cleared)] == [True, False, True]
-    assert cache.take(b"\1") == [chain(ROOT, *H)]
-    assert cache.statistics().groups == ()
+    assert (cache.take(b"\1"), cache.statistics().groups) == ([chain(ROOT, *H)], ())
 
 
 def test_a_dropped_block_is_one_more_behind_each_end(make: Make) -> None:
     cache = make(4, drops=True)
 
-    reported = cache.take(BATCHES[1].events)
-
-    assert reported == [Cleared(), Reuse(0, 1), chain(ROOT, *H), ends(*H[1:])]
+    assert cache.take(BATCHES[1].events) == [Cleared(), Reuse(0, 1), chain(ROOT, *H), ends(*H[1:])]
     assert [one.blocks for one in cache.groups()] == [4]
     assert cache.take([EngineRemoved((13,))])[0] == Removed(pack_hashes(sorted(H[2:])), ENDS)
 
@@ -340,8 +320,7 @@ def test_block_sizes_whose_common_multiple_is_no_number_of_the_compiled_core_are
 
     reported = cache.take(b"")
 
-    assert reported[:2] == [Cleared(), Reuse()]
-    assert len(cache.statistics().groups) == 4
+    assert (reported[:2], len(cache.statistics().groups)) == ([Cleared(), Reuse()], 4)
     assert not any(isinstance(one, Stored) and one.tier >= ENDS for one in reported[2:])
 
 

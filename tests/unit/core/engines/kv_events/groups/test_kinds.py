@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.core.engines.engine_events import EngineEvent, EngineRemoved, EngineStored
+from kvmesh.core.engines.engine_events import EngineEvent, EngineStored
 from kvmesh.core.engines.kv_events.groups.kinds import (
     ALL_BLOCKS,
     MOST_GROUPS,
@@ -84,34 +84,11 @@ def test_an_engine_that_drops_a_block_must_match_one_more() -> None:
     assert (too_long.drop, too_long.align) == (0, ALL_BLOCKS)
 
 
-def test_only_news_is_learned_and_another_unit_or_lookahead_voids_what_is_held() -> None:
-    groups = Groups(None, drops=False)
-
-    assert groups.learn([stored(), EngineRemoved((1,))]) is Learned.UNIT
-    assert groups.learn([stored()]) is Learned.NOTHING
-    assert groups.learn([stored(1, "mamba")]) is Learned.RULE
-    assert groups.learn([stored(2, size=24)]) is Learned.UNIT
-    assert groups.learn([stored(ahead=2)]) is Learned.UNIT
-    assert (groups.unit, groups.lookahead) == (8, 2)
-    assert groups.learn([EngineStored((1,), None, b"", 0, tier=1, group=5)]) is Learned.NOTHING
-
-
 def test_more_groups_than_a_model_has_are_refused() -> None:
     events = [stored(index) for index in range(MOST_GROUPS + 1)]
 
     with pytest.raises(CodecError, match=f"cache group {MOST_GROUPS} behind {MOST_GROUPS} others"):
         learned(*events)
-
-
-def test_groups_of_a_batch_that_was_refused_count_with_the_next_one() -> None:
-    groups = Groups(None, drops=False)
-    kinds = ["sliding_window" if index else "full_attention" for index in range(MOST_GROUPS + 1)]
-    with pytest.raises(CodecError):
-        groups.learn([stored(index, kind, window=64) for index, kind in enumerate(kinds)])
-
-    assert groups.learn([stored(1, "sliding_window", window=64)]) is Learned.UNIT
-    assert (len(groups.full), len(groups.windows)) == (1, MOST_GROUPS - 1)
-    assert groups.learn([stored(1, "sliding_window", window=64)]) is Learned.NOTHING
 
 
 @pytest.mark.parametrize("what", ["kind", "window", "size"])
@@ -130,13 +107,6 @@ def test_a_group_that_is_told_anew_without_end_is_not_understood(what: str) -> N
     group = only(groups, 1)
     assert (group.role, group.need, group.understood) == (Role.WINDOW, ALL_BLOCKS, False)
     assert only(groups, 0).understood
-
-
-def test_sizes_that_share_no_multiple_within_reach_leave_no_hits() -> None:
-    primes = (1009, 1013, 1019, 1021)
-    windows = [stored(at, "sliding_window", size, window=9) for at, size in enumerate(primes)]
-
-    assert learned(*windows).align == ALL_BLOCKS
 
 
 def test_blocks_of_too_many_units_leave_no_hits() -> None:

@@ -4,7 +4,6 @@ import pytest
 
 from kvmesh.core.blocks.hashing import (
     extend_hash,
-    lookahead_digest,
     namespace_root,
     sequence_hashes,
 )
@@ -52,23 +51,8 @@ def test_a_path_goes_up_to_the_last_hash_that_has_a_place() -> None:
 
 def test_extras_stand_where_their_block_begins() -> None:
     event = EngineStored((1, 2), 9, packed(*TOKENS), 4, extras=(0, 7))
-    before = Place(5, 5, 3, 1)
-
-    path = path_of(event, before, [0, 1], 2, b"")
+    path = path_of(event, Place(5, 5, 3, 1), [0, 1], 2, b"")
 
     first = sequence_hashes(TOKENS[:4], 2, 3, 5)
     second = sequence_hashes(TOKENS[4:], 2, extend_hash(first[-1], 7))
     assert (path.root, list(path.contents)) == (3, first + second)
-
-
-def test_keys_cover_the_tokens_behind_each_unit() -> None:
-    event = EngineStored((1, 2), None, packed(*TOKENS), 4, lookahead=(packed(4, 5), packed(90, 91)))
-
-    path = path_of(event, None, [0, 1], 4, b"")
-
-    contents = sequence_hashes(TOKENS, 4)
-    assert list(path.keys) == [
-        extend_hash(contents[0], lookahead_digest(packed(4, 5))),
-        extend_hash(contents[1], lookahead_digest(packed(90, 91))),
-    ]
-    assert list(path_of(event, None, [None, None], 4, b"").keys) == []

@@ -22,9 +22,7 @@ def test_a_hash_names_its_first_prefix_as_long_as_any_group_holds_it() -> None:
     table = GroupTable(groups)
 
     assert table.store(Blocks(full, 0, (11, 12), (1, 2)), path(1, 2)) == 0
-    assert table.store(Blocks(state, 0, (12,), (1,))) == 0
-    assert table.find(12) == Place(2, 2, 7, 2)
+    assert (table.store(Blocks(state, 0, (12,), (1,))), table.find(12)) == (0, Place(2, 2, 7, 2))
     assert table.remove(full, 0, (12, 12, 99)) == 2
     assert (table.find(12), table.blocks, table.boundaries) == (Place(2, 2, 7, 2), 2, 2)
-    assert table.remove(state, 0, (12,)) == 0
-    assert (table.find(12), table.boundaries) == (None, 1)
+    assert (table.remove(state, 0, (12,)), table.find(12), table.boundaries) == (0, None, 1)
