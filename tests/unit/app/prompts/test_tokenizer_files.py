@@ -15,7 +15,6 @@ from tokenizers.processors import TemplateProcessing
 
 from kvmesh.app.prompts.tokenizer import load_tokenizer
 from kvmesh.core.chat.chat import ChatInput
-from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.core.prompts.hf_tokenizer import HfTokenizer
 from kvmesh.core.prompts.segment_cache import AddedToken
 from kvmesh.core.prompts.tokenizer_facts import TokenizerOptions, TooMuchNewTextError
@@ -41,10 +40,6 @@ def prompt(tokenizer: HfTokenizer, chat: ChatInput = CHAT) -> str:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_model(tmp_path_factory.mktemp("models") / "small")
-
-
-def test_without_a_directory_bytes_are_the_tokens() -> None:
-    assert isinstance(load_tokenizer(None), ByteTokenizer)
 
 
 def test_a_directory_is_loaded_with_its_template(model: str) -> None:
