@@ -63,8 +63,8 @@ def test_what_counts_elsewhere_or_kubernetes_makes_of_services_is_not_named() ->
         "KVMESH_HTTP_PROCESSES": "1",
         "KVMESH_NO_PROGRESS": "1",
     }
-    ends = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP")
-    ends += ("PORT_80_TCP_PROTO", "PORT_80_TCP_PORT", "PORT_80_TCP_ADDR")
+    ends = ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP"]
+    ends += ["PORT_80_TCP_PROTO", "PORT_80_TCP_PORT", "PORT_80_TCP_ADDR"]
     services = {f"KVMESH_META_ROUTER_{end}": "tcp://10.0.0.1:80" for end in ends}
 
     assert check_variables(elsewhere) == []
