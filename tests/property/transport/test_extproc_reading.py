@@ -92,6 +92,18 @@ def test_a_message_says_what_the_protocols_own_library_reads(
     assert decode(message.SerializeToString()) == expected(message)
 
 
+def test_attributes_are_texts_numbers_and_flags() -> None:
+    message = wire.ProcessingRequest()
+    message.request_headers.end_of_stream = True
+    given = {"text": "x", "number": 2.5, "flag": True, "no flag": False}
+    message.attributes["envoy.filters.http.ext_proc"].update({**given, "null": None, "list": [1]})
+
+    found = decode(message.SerializeToString())
+
+    assert isinstance(found, RequestHeaders)
+    assert (found.attributes, found.end_of_stream) == (given, True)
+
+
 def shown(message: GatewayMessage) -> str:
     """Return it as text: NaN is not itself, and a map has no order."""
     fields = ((name, getattr(message, name)) for name in message.__struct_fields__)
