@@ -71,7 +71,7 @@ def test_what_breaks_the_rules_ends_the_connection(sent: bytes, codes: set[int])
     assert session.take() == b""
 
 
-def test_a_reset_of_a_stream_that_was_never_opened_ends_the_compiled_one() -> None:
+def test_a_reset_of_a_stream_that_was_never_opened_ends_the_connection() -> None:
     session = make_session(LIMITS)
     session.receive(PREFACE + SETTINGS + OPEN)
 
