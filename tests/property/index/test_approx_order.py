@@ -2,8 +2,9 @@
 ends: what expires, is displaced, pruned and revoked, to the block.
 """
 
+import random
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from math import ceil, inf
 from typing import Any
 
@@ -77,8 +78,10 @@ class OrderMachine(RuleBasedStateMachine):
 
     def drop(self, why: str, most: int) -> None:
         """Give up so many blocks: those that end first, of these what was asked for last."""
+        if most <= 0:
+            return
         order = sorted(self.ends, key=lambda one: (self.ends[one][0], -self.ends[one][1]))
-        for block in order[: max(0, most)]:
+        for block in order[:most]:
             del self.ends[block]
             self.gone[why] += 1
 
@@ -141,14 +144,14 @@ class OrderMachine(RuleBasedStateMachine):
     def revoke(self, ends: list[list[int]], odd: bytes) -> None:
         blocks = [prompt[-1] for prompt in ends if prompt]
         self.index.revoke(WORKER, pack_hashes(blocks) + odd)
-        for block in [*self.ends]:
-            above = block
-            while above and above not in blocks:
-                above = self.parents.get(above, 0)
-            # What follows a block that is not believed is not believed either.
-            if above:
-                del self.ends[block]
+        # What follows a block that is not believed is not believed either.
+        children = defaultdict(list)
+        for block in self.ends:
+            children[self.parents[block]].append(block)
+        for block in blocks:
+            if self.ends.pop(block, None):
                 self.gone["revoked"] += 1
+                blocks += children[block]
 
     @rule()
     def leave(self) -> None:
@@ -195,6 +198,28 @@ class OrderMachine(RuleBasedStateMachine):
 
 TestOrder = OrderMachine.TestCase
 TestOrder.settings = settings(max_examples=40, stateful_step_count=30)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_beliefs_that_grow_branch_and_shrink_for_long_end_in_order(seed: int) -> None:
+    rng, machine = random.Random(seed), OrderMachine()
+    machine.start((4_000, 0.8, None), "all", earlier=False)
+    known: list[list[int]] = [[]]
+    for step in range(700):
+        path = rng.choice(known[-40:])
+        path = path[: rng.randrange(len(path) + 1)]
+        path = [*path, *(rng.getrandbits(64) for _ in range(rng.choice([0, 1, 1, 70, 300])))]
+        known.append(path)
+        machine.now = step / 5
+        machine.record(path, 60.0, list)
+        if step % 9 == 0 and path:
+            machine.revoke([path[: rng.randint(1, len(path))]], b"")
+        if step % 50 == 0:
+            machine.they_are_alike()
+            for one in known[-40:]:
+                machine.find(one, lazy=False)
+    assert machine.gone["pruned"] > 100
+    machine.teardown()
 
 
 @given(
