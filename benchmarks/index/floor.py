@@ -15,10 +15,10 @@ from xxhash import xxh3_64_intdigest
 
 from benchmarks.index.workload import BLOCK_BYTES, BLOCK_SIZE, Request
 from kvmesh.core.blocks.events import Removed, Stored, WorkerId, decode_batch
+from kvmesh.core.blocks.hash_chain import AHEAD
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, unpack_run
 from kvmesh.core.index.block_table import Groups
 from kvmesh.core.index.index import KvIndex
-from tests.reference.index.search import find_drops
 
 Shard = dict[int, int]
 LookUp = tuple[Callable[[int], int | None], int]
@@ -36,25 +36,30 @@ def bare_hashes(blocks: Sequence[bytes]) -> list[int]:
     return [xxh3_64_intdigest(block, 1) for block in blocks]
 
 
-class _Recorder:
-    """A table that remembers what is looked up in it."""
+def look_ups_of(shards: Sequence[Shard], blocks: Sequence[int]) -> list[LookUp]:
+    """Return what a search along a prompt looks up: it jumps ahead, and bisects where workers that
+    hold all before drop out.
+    """
+    look_ups: list[LookUp] = []
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        self.look_ups: list[LookUp] = []
-        self._shards = shards
+    def mask(at: int) -> int:
+        get, key = shards[blocks[at] & 255].get, blocks[at] >> 8
+        look_ups.append((get, key))
+        return get(key) or 0
 
-    def __getitem__(self, number: int, /) -> "_RecordedShard":
-        return _RecordedShard(self._shards[number], self.look_ups)
+    def bisect(low: int, here: int, high: int, there: int) -> None:
+        if here != there and (middle := (low + high) >> 1) != low:
+            found = mask(middle)
+            bisect(low, here, middle, found)
+            bisect(middle, found, high, there)
 
-
-class _RecordedShard:
-    def __init__(self, shard: Shard, look_ups: list[LookUp]) -> None:
-        self._shard = shard
-        self._look_ups = look_ups
-
-    def get(self, key: int, /) -> int | None:
-        self._look_ups.append((self._shard.get, key))
-        return self._shard.get(key)
+    low, here, last = 0, mask(0), len(blocks) - 1
+    while here and low < last:
+        high = min(last, low + max(AHEAD, low >> 2))
+        there = mask(high)
+        bisect(low, here, high, there)
+        low, here = high, there
+    return look_ups
 
 
 def shards_of(index: KvIndex) -> list[Shard]:
@@ -65,9 +70,7 @@ def shards_of(index: KvIndex) -> list[Shard]:
 def searched(index: KvIndex, hashes: list[int]) -> tuple[list[LookUp], Groups]:
     """Return the look-ups of one search, and what it finds."""
     asked = BlockHashes.of(hashes, BLOCK_SIZE)
-    recorder = _Recorder(shards_of(index))
-    find_drops(recorder, asked, -1)
-    return recorder.look_ups, index.find_groups(asked)
+    return look_ups_of(shards_of(index), hashes), index.find_groups(asked)
 
 
 def bare_matches(search: tuple[list[LookUp], Groups]) -> dict[WorkerId, int]:

@@ -11,7 +11,7 @@ from benchmarks.bench_picker import CPU, FOLLOWS, HTTP, RATE, SIZES, title_of
 from benchmarks.cost.page import Run, table
 from benchmarks.picker.gateway import Follow
 from benchmarks.picker.latency import TITLE
-from benchmarks.picker.pickers import BASELINE, LIBRARY, OURS
+from benchmarks.picker.pickers import BASELINE, OURS
 
 GOAL_US: Final = 300
 GOAL_RATIO: Final = 0.2
@@ -31,9 +31,9 @@ def shown(value: float | None, digits: int = 0) -> str:
 
 def costs(run: Run, follow: Follow) -> Iterable[str]:
     """Yield the lines of the table of one way to follow answers."""
-    others = (OURS.name, BASELINE.name, LIBRARY.name, *([HTTP] if follow == "bodies" else []))
+    others = (OURS.name, BASELINE.name, *([HTTP] if follow == "bodies" else []))
     head = ["body", f"{OURS.name}, us", "of grpc.aio's", "picks/s a core", "grpc.aio, us"]
-    head += ["HTTP/2 by h2, us", *(["our HTTP router, us"] if follow == "bodies" else [])]
+    head += ["our HTTP router, us"] if follow == "bodies" else []
     rows: list[list[str]] = []
     for size, (_, name) in SIZES.items():
         title = title_of(size, follow)

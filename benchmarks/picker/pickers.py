@@ -21,10 +21,10 @@ class Kind(NamedTuple):
     command: Callable[[int, int, Sequence[str]], list[str]]
 
 
-def ours(grpc: int, http: int, urls: Sequence[str], program: str = "kvmesh") -> list[str]:
+def ours(grpc: int, http: int, urls: Sequence[str]) -> list[str]:
     named = [f"--worker=w{number}={url}" for number, url in enumerate(urls)]
     ports = [f"--grpc-port={grpc}", f"--http-port={http}"]
-    return [sys.executable, "-m", program, "picker", "--no-kv-events", *ports,
+    return [sys.executable, "-m", "kvmesh", "picker", "--no-kv-events", *ports,
             "--log-level=warning", *named]  # fmt: skip
 
 
@@ -35,10 +35,7 @@ def at_random(grpc: int, _: int, urls: Sequence[str]) -> list[str]:
 
 BASELINE: Final = Kind("grpc.aio, at random", at_random)
 OURS: Final = Kind("kvmesh picker", ours)
-LIBRARY: Final = Kind(
-    "kvmesh picker, HTTP/2 by h2", partial(ours, program="benchmarks.picker.by_library")
-)
-KINDS: Final = (BASELINE, OURS, LIBRARY)
+KINDS: Final = (BASELINE, OURS)
 
 
 class RunningPicker(Pinned):

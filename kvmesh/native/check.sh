@@ -34,7 +34,7 @@ check() {
         "$PYTHON" -m pytest -q -p no:cacheprovider -p no:xdist -o "pythonpath=$copy ." \
             -k "not leaks and not costs and not rollout" tests/property/native tests/property/insight \
             tests/property/index/test_ends_properties.py \
-            tests/property/index/test_native_index.py tests/property/index/test_native_growth.py \
+            tests/property/index/test_index_properties.py tests/property/index/test_approx_order.py tests/property/index/test_native_growth.py \
             tests/property/index/test_native_fold.py tests/property/index/test_heard_properties.py \
             tests/property/routing/test_native_peers.py tests/property/members/test_booking_outbox.py \
             tests/property/engines/test_group_captures.py \

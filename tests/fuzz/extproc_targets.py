@@ -1,26 +1,19 @@
-"""What gateways tell a picker, read by the compiled reader and by its model: the same words, or the
-same refusal.
-"""
+"""What gateways tell a picker: it is read, or refused as no message of theirs."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from kvmesh.errors import CodecError
-from kvmesh.transport.extproc.messages import GatewayMessage, decode
+from kvmesh.transport.extproc.messages import decode
 from kvmesh.transport.extproc.writing import write_bytes
-from tests.reference.transport import extproc_reading as model
 
 
 def extproc(data: bytes) -> None:
-    """Read a message both ways; NaN is not itself, so what was read is compared as text."""
-    assert repr(_read(decode, data)) == repr(_read(model.decode, data))
-
-
-def _read(read: Callable[[bytes], GatewayMessage], data: bytes) -> GatewayMessage | str:
-    try:
-        return read(data)
-    except CodecError as error:
-        return str(error)
+    """Read a message, and the same with its end cut off."""
+    for size in (len(data), len(data) // 2):
+        with suppress(CodecError):
+            decode(data[:size])
 
 
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {"extproc": extproc}

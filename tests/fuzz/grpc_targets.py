@@ -1,4 +1,4 @@
-"""What clients of the gRPC port send, by both sessions: nothing raises, cuts change nothing."""
+"""What clients of the gRPC port send: nothing raises, cuts change nothing."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -8,16 +8,13 @@ from typing import Final
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
+from kvmesh._native import GrpcSession
 from kvmesh.transport.grpc.connection import make_session
 from kvmesh.transport.grpc.limits import GrpcLimits
 from kvmesh.transport.grpc.session_events import ENDED, MESSAGE, OPENED, Event
 from tests.fuzz.http_targets import cut
 from tests.fuzz.stories.grpc_frames import build_frames
-from tests.reference.transport.grpc_messages import DRAIN_PING
-from tests.reference.transport.grpc_session import Session
-from tests.reference.transport.library_session import LibrarySession
 
-MAKERS: Final[tuple[Callable[[GrpcLimits], Session], ...]] = (LibrarySession, make_session)
 LIMITS: Final = GrpcLimits(
     max_streams=3,
     max_message_bytes=500,
@@ -48,13 +45,13 @@ HEAD: Final = (
 
 
 def grpc(data: bytes) -> None:
-    """Take frames behind a preface; both sessions keep to their bounds."""
+    """Take frames behind a preface; the session keeps to its bounds."""
     rest, pieces = cut(data)
-    for make in MAKERS:
-        assert _logged(make(LIMITS), [PREFACE, rest]) == _logged(make(LIMITS), [PREFACE, *pieces])
+    whole, cut_up = make_session(LIMITS), make_session(LIMITS)
+    assert _logged(whole, [PREFACE, rest]) == _logged(cut_up, [PREFACE, *pieces])
 
 
-def _logged(session: Session, pieces: Sequence[bytes]) -> object:
+def _logged(session: GrpcSession, pieces: Sequence[bytes]) -> object:
     events = [event for piece in pieces for event in session.receive(piece)]
     assert 0 <= session.open_streams <= WIDE.max_streams
     assert 0 <= session.held_bytes <= WIDE.max_streams * WIDE.max_message_bytes
@@ -64,18 +61,17 @@ def _logged(session: Session, pieces: Sequence[bytes]) -> object:
 def grpc_answers(data: bytes) -> None:
     """Take frames and answer as the first bytes say: what is held and queued stays bounded."""
     plan, pieces = data[:3] or b"\0", cut(data)[1]
-    for make in MAKERS:
-        session = make(LIMITS)
-        for piece in (PREFACE, *pieces):
-            for event in session.receive(piece):
-                _answer(session, plan[event[0] % len(plan)], event)
-            session.take()
-            session.unblock()
-        session.reset_idle()
-        session.drain()
-        session.receive(b"\0\0\x08\6\1\0\0\0\0" + DRAIN_PING)
+    session = make_session(LIMITS)
+    for piece in (PREFACE, *pieces):
+        for event in session.receive(piece):
+            _answer(session, plan[event[0] % len(plan)], event)
         session.take()
-        assert 0 <= session.open_streams <= LIMITS.max_streams
+        session.unblock()
+    session.reset_idle()
+    session.drain()
+    session.receive(b"\0\0\x08\6\1\0\0\0\0kvmesh\0\1")
+    session.take()
+    assert 0 <= session.open_streams <= LIMITS.max_streams
 
 
 def grpc_calls(data: bytes) -> None:
@@ -99,7 +95,7 @@ def grpc_calls(data: bytes) -> None:
     whole.drain()
 
 
-def _answer(session: Session, plan: int, event: Event) -> None:
+def _answer(session: GrpcSession, plan: int, event: Event) -> None:
     stream, kind, _ = event
     if kind == OPENED and plan & 1:
         session.send(stream, [b"x" * (plan * 7)])

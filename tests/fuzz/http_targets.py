@@ -12,7 +12,7 @@ from kvmesh.transport.http.server.limits import BodyBudget, HttpLimits
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import BODY, RequestReader
 from kvmesh.transport.http.upstream.response_reader import COMPLETE, ResponseReader
-from tests.reference.engines.kept_output import KeptStream
+from tests.reference.engines.kept_output import KeptStream, NoJsonError
 from tests.unit.transport.http.malformed import CORPUS, get, post
 
 LIMITS: Final = HttpLimits(
@@ -128,8 +128,12 @@ def kept(data: bytes) -> None:
     native.keep(most_bytes, strip=strip)
     for piece in pieces:
         framed = b"%x\r\n%b\r\n" % (len(piece), piece)
-        assert native.take(framed, 0) == plain.take(framed, 0)
-        assert native.feed(piece) == plain.feed(piece)
+        try:
+            taken, passed = plain.take(framed, 0), plain.feed(piece)
+        except NoJsonError:
+            return
+        assert native.take(framed, 0) == taken
+        assert native.feed(piece) == passed
         assert native.kept == plain.kept
 
 

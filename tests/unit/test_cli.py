@@ -54,106 +54,68 @@ def test_router_takes_the_seed_flags_as_spelled() -> None:
     assert [flag for flag in SEED_FLAGS.split() if f"{flag} " not in out] == []
 
 
-def test_a_switch_with_another_word_than_true_or_false_names_both() -> None:
-    code, _, err = run_cli("router", "--kv-events", "maybe", "--http-port", "0")
+@pytest.mark.parametrize(
+    ("arguments", "variables", "words"),
+    [
+        (
+            ("router", "--kv-events", "maybe", "--http-port", "0"),
+            {},
+            ('Invalid value for --kv-events: unable to convert "maybe" into bool',),
+        ),
+        (
+            ("worker", "--engine-url", "http://x", "--load-interval-s", "soon"),
+            {},
+            ("--load-interval-s", "soon"),
+        ),
+        (
+            ("worker", "--engine-url", "http://x"),
+            {"KVMESH_LOG_LEVEL": "loud"},
+            ("KVMESH_LOG_LEVEL", "loud"),
+        ),
+        (("worker", "--config", "/nowhere/worker.toml"), {}, ("/nowhere/worker.toml",)),
+        (
+            ("worker",),
+            {"KVMESH_ENGINE_URLS": "http://x"},
+            ("kvmesh: 'KVMESH_ENGINE_URLS': no such setting; is KVMESH_ENGINE_URL meant?",),
+        ),
+    ],
+)
+def test_a_bad_flag_or_variable_is_named(
+    arguments: tuple[str, ...], variables: dict[str, str], words: tuple[str, ...]
+) -> None:
+    code, _, err = run_cli(*arguments, environment=variables)
 
     assert code != 0
-    assert 'Invalid value for --kv-events: unable to convert "maybe" into bool' in err
+    assert [one for one in words if one not in err] == []
 
 
-def test_bad_flag_value_names_the_flag() -> None:
-    code, _, err = run_cli("worker", "--engine-url", "http://x", "--load-interval-s", "soon")
-
-    assert code != 0
-    assert "--load-interval-s" in err
-    assert "soon" in err
-
-
-def test_bad_variable_names_the_variable() -> None:
-    code, _, err = run_cli(
-        "worker", "--engine-url", "http://x", environment={"KVMESH_LOG_LEVEL": "loud"}
-    )
-
-    assert code != 0
-    assert "KVMESH_LOG_LEVEL" in err
-    assert "loud" in err
-
-
-def test_bad_key_in_a_file_names_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "worker.toml"
-    path.write_text('engine-url = "http://x"\nbuckt = "code"\n')
-
-    code, _, err = run_cli("worker", "--config", str(path))
-
-    assert code != 0
-    assert "buckt" in err
-    assert "worker.toml" in err
-
-
-def test_a_flag_wins_over_a_setting_called_like_a_command(tmp_path: Path) -> None:
-    path = tmp_path / "router.toml"
-    path.write_text('worker = "no url"\n')
-
-    code, _, err = run_cli("router", "--config", str(path), "--worker", "of the flag")
-
-    assert code == 2
-    assert "kvmesh: --worker 'of the flag'" in err
+NO_MORE = "there is no such setting any more; write the weight"
+NOT_HERE = "this command has no such setting"
 
 
 @pytest.mark.parametrize(
-    ("key", "reported"),
+    ("text", "more", "words"),
     [
-        ("kv-weight", "there is no such setting any more; write the weight"),
-        ("kv_weight", "there is no such setting any more; write the weight"),
-        ("parity-sample", "this command has no such setting"),
-        ("predict_ttl_s", "this command has no such setting"),
+        ('buckt = "code"\n', (), ("buckt", "file.toml")),
+        ('worker = "no url"\n', ("--worker", "of the flag"), ("kvmesh: --worker 'of the flag'",)),
+        ("kv-weight = 2\n", (), (f"file.toml: kv-weight: {NO_MORE}",)),
+        ("kv_weight = 2\n", (), (f"file.toml: kv_weight: {NO_MORE}",)),
+        ("parity-sample = 2\n", (), (f"file.toml: parity-sample: {NOT_HERE}",)),
+        ("predict_ttl_s = 2\n", (), (f"file.toml: predict_ttl_s: {NOT_HERE}",)),
+        ("bucket = = 3\n", (), ("file.toml: not a TOML file", "line 1")),
+        ('[router]\nbucket = "x"\n', (), ("file.toml: [router]: settings stand in no table",)),
     ],
 )
-def test_a_removed_setting_in_a_file_is_named_with_what_to_do(
-    tmp_path: Path, key: str, reported: str
+def test_what_is_wrong_in_a_file_is_named_with_the_file(
+    tmp_path: Path, text: str, more: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    path = tmp_path / "router.toml"
-    path.write_text(f"{key} = 2\n")
+    path = tmp_path / "file.toml"
+    path.write_text(text)
 
-    code, _, err = run_cli("router", "--config", str(path))
-
-    assert code == 2
-    assert f"kvmesh: {path}: {key}: {reported}" in err
-
-
-def test_a_file_that_is_not_toml_is_named_with_the_line(tmp_path: Path) -> None:
-    path = tmp_path / "worker.toml"
-    path.write_text("bucket = = 3\n")
-
-    code, _, err = run_cli("worker", "--config", str(path))
-
-    assert code == 2
-    assert "worker.toml: not a TOML file" in err
-    assert "line 1" in err
-
-
-def test_a_table_in_a_file_is_refused_even_if_called_like_the_command(tmp_path: Path) -> None:
-    path = tmp_path / "worker.toml"
-    path.write_text('[worker]\nengine-url = "http://x"\n')
-
-    code, _, err = run_cli("worker", "--config", str(path))
-
-    assert code == 2
-    assert f"{path}: [worker]: settings stand in no table" in err
-
-
-def test_missing_file_is_named() -> None:
-    code, _, err = run_cli("worker", "--config", "/nowhere/worker.toml")
+    code, _, err = run_cli("router", "--config", str(path), *more)
 
     assert code != 0
-    assert "/nowhere/worker.toml" in err
-
-
-def test_a_misspelt_variable_is_rejected_as_a_key_of_a_file_is() -> None:
-    code, _, err = run_cli("worker", environment={"KVMESH_ENGINE_URLS": "http://x"})
-
-    assert code == 2
-    assert "kvmesh: 'KVMESH_ENGINE_URLS': no such setting; is KVMESH_ENGINE_URL meant?" in err
+    assert [one for one in words if one not in err] == []
 
 
 def test_a_variable_like_no_setting_is_named() -> None:

@@ -1,9 +1,8 @@
 """A whole index put together from parts, checked before it replaces a living one."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kvmesh._native import Table
 from kvmesh.core.blocks.events import ENDS, Reuse, WorkerId
 from kvmesh.core.index.block_table import Holding, TableLoader
 from kvmesh.core.index.ends import Ends
@@ -20,16 +19,10 @@ class IndexImage:
     number. Add every part, then go through `account`.
     """
 
-    def __init__(
-        self,
-        workers: Sequence[WorkerId],
-        masks: list[int],
-        new_table: Callable[[], Table] = Table,
-    ) -> None:
+    def __init__(self, workers: Sequence[WorkerId], masks: list[int]) -> None:
         self.slots = Slots()
         self.tiers: list[Tier] = []
         self.ends = Ends()
-        self._new_table = new_table
         self._masks = masks
         self._loaders: dict[int, TableLoader] = {}
         for worker in workers:
@@ -74,6 +67,6 @@ class IndexImage:
     def _open(self, tier: int) -> None:
         tiers, first = (self.tiers, 0) if tier < ENDS else (self.ends.tiers, ENDS)
         while tier - first >= len(tiers):
-            made = Tier(self._new_table)
+            made = Tier()
             self._loaders[first + len(tiers)] = made.young.loader(self._masks)
             tiers.append(made)

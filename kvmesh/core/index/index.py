@@ -29,21 +29,15 @@ class KvIndex:
     `core.engines.kv_events.closure`; then every answer is exact. A store behind an unknown parent
     is refused and reported as a gap. Beyond `max_blocks` distinct blocks, unmatched ones are
     evicted (see `BlockCap`) and their workers marked truncated: overlap is then too low, never too
-    high. About 35 B a block. `new_table` makes its tables: tests have naive ones. `tiers`
-    are those ever used, the device's first: to be counted by others. `view` is of the device's:
-    another one, or None for a time, when slots or tables change. `stored` and `removed` count
-    blocks of events. `watchers` are told of each run that leaves a worker's device by `remove`.
+    high. About 35 B a block. `tiers` are those ever used, the device's first: to be counted by
+    others. `view` is of the device's: another one, or None for a time, when slots or tables change.
+    `stored` and `removed` count blocks of events. `watchers` are told of each run that leaves a
+    worker's device by `remove`.
     """
 
-    def __init__(
-        self,
-        max_blocks: int = DEFAULT_MAX_BLOCKS,
-        *,
-        new_table: Callable[[], Table] = Table,
-    ) -> None:
-        self._new_table = new_table
+    def __init__(self, max_blocks: int = DEFAULT_MAX_BLOCKS) -> None:
         self._slots = Slots()
-        self._device = Tier(new_table)
+        self._device = Tier()
         self.tiers = [self._device]
         self.ends = Ends()
         self.grouped = False
@@ -374,7 +368,7 @@ class KvIndex:
         if not 0 <= number < TIERS:
             return None
         while number >= len(tiers):
-            tiers.append(Tier(self._new_table))
+            tiers.append(Tier())
             self._all_tiers.append(tiers[-1])
             self.view = None
         return tiers[number]

@@ -1,12 +1,11 @@
 """Reading a snapshot: nothing in it is believed before it is checked."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 from xxhash import xxh3_64
 
-from kvmesh._native import Table
 from kvmesh.core.blocks.events import ENDS, HASH_BYTES, Reuse, WorkerId
 from kvmesh.core.index.freeze import KEY_BYTES, MOST_AT_ONCE
 from kvmesh.core.index.image import IndexImage
@@ -50,18 +49,14 @@ class Snapshot(msgspec.Struct, frozen=True):
     truncated: tuple[WorkerId, ...]
 
 
-def decode_snapshot(
-    data: bytes, new_table: Callable[[], Table] = Table, reads: FormatRange = OWN.snapshot
-) -> Snapshot:
+def decode_snapshot(data: bytes, reads: FormatRange = OWN.snapshot) -> Snapshot:
     """Return what `encode_snapshot` wrote, joined. Raises as `decode_in_slices`."""
-    *_, snapshot = decode_in_slices(data, new_table, reads)
+    *_, snapshot = decode_in_slices(data, reads)
     assert snapshot is not None
     return snapshot
 
 
-def decode_in_slices(
-    data: bytes, new_table: Callable[[], Table] = Table, reads: FormatRange = OWN.snapshot
-) -> Iterator[Snapshot | None]:
+def decode_in_slices(data: bytes, reads: FormatRange = OWN.snapshot) -> Iterator[Snapshot | None]:
     """Yield None after each slice of the work, some 3 ms, and last the snapshot.
 
     Raises `NewerError` for a format beyond those that are read, `CodecError` as soon as something
@@ -77,7 +72,7 @@ def decode_in_slices(
     for _ in _read_sets(sections[SETS], head.holders, masks):
         yield None
     grouped = _read_rules(sections[RULES], head.holders)
-    image = IndexImage([one.worker for one in head.holders], masks, new_table)
+    image = IndexImage([one.worker for one in head.holders], masks)
     for one in grouped:
         image.follow(one.worker, Reuse(one.lookahead, one.drop))
     for _ in _read_parts(sections[PART], image):

@@ -17,9 +17,8 @@ class Tier:
     have young parents, so what is left is prefix-closed for every worker.
     """
 
-    def __init__(self, new_table: Callable[[], Table]) -> None:
-        self._new_table = new_table
-        self.young = new_table()
+    def __init__(self) -> None:
+        self.young = Table()
         self.old: Table | None = None
 
     def find_drops(self, hashes: Hashes, live: int) -> Drops:
@@ -110,5 +109,5 @@ class Tier:
     def rotate(self) -> Table | None:
         """Make the young blocks old; return the table of those that were old, no longer held."""
         dropped, self.old = self.old, self.young
-        self.young = self._new_table()
+        self.young = Table()
         return dropped

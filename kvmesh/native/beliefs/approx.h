@@ -43,8 +43,8 @@ typedef struct {
     Drops found;           /* scratch of `find_groups` */
 } Approx;
 
-/* Which of a prompt's blocks an index keeps: each, those of tests/reference/overlap/thinned.py, or of
- * core.blocks.graded.
+/* Which of a prompt's blocks an index keeps: each, those that `new_approx` (core.index.approx) says,
+ * or those of core.blocks.graded.
  */
 enum { KEEP_ALL, KEEP_THINNED, KEEP_GRADED, KEEPS };
 

@@ -1,4 +1,4 @@
-/* Approx: what Python sees of approx.c, named and answering as tests/reference/overlap/approx.py. */
+/* Approx: what Python sees of approx.c. */
 #include "base/arrays.h"
 #include "base/names.h"
 #include "base/shell.h"

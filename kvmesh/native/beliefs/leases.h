@@ -1,6 +1,6 @@
-/* For how long each block is believed to be cached at one worker: tests/reference/overlap/leases.py.
+/* For how long each block is believed to be cached at one worker, in runs of blocks.
  *
- * The same runs, splits and turns as there, so that blocks leave in the same order. Beside its entry
+ * Those leave first that end first, of these what was asked for last, leaves first. Beside its entry
  * in the tree a block takes 8 bytes of its run; a run takes 40 and what malloc adds.
  */
 #pragma once

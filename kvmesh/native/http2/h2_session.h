@@ -1,5 +1,5 @@
 /* One HTTP/2 connection of a gRPC server, without its socket. Source: RFC 9113, RFC 7541, and "gRPC over
- * HTTP2" of the gRPC documentation. The pure form: tests/reference/transport/library_session.py.
+ * HTTP2" of the gRPC documentation.
  */
 #pragma once
 

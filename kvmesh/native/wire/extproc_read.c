@@ -1,6 +1,4 @@
-/* A gateway's messages: what tests/reference/transport/extproc_reading.py does, in one pass without
- * a copy but of what is kept.
- */
+/* A gateway's messages (envoy.service.ext_proc.v3), in one pass without a copy but of what is kept. */
 #include "base/shell.h"
 #include "wire/wire.h"
 #include <string.h>

@@ -1,4 +1,4 @@
-"""gRPC servers on both event loops, compiled and by the library."""
+"""gRPC servers on both event loops."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -6,10 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import pytest
 import uvloop
 
-from kvmesh.transport.grpc import connection
 from kvmesh.transport.grpc.health import HealthService
 from kvmesh.transport.grpc.server import GrpcLimits, GrpcServer, GrpcStream
-from tests.reference.transport.library_session import LibrarySession
 
 
 def pytest_asyncio_loop_factories(
@@ -72,13 +70,9 @@ class Service:
         stream.on_message = fail
 
 
-@pytest.fixture(params=["in use", "library"])
-async def service(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Service]:
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
     """Calls that are served once it is started."""
-    if request.param == "library":
-        monkeypatch.setattr(connection, "make_session", LibrarySession)
     made = Service()
     yield made
     made.health.close()

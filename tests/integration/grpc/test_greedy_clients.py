@@ -9,11 +9,9 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived
 
-from kvmesh.transport.grpc import connection
 from kvmesh.transport.grpc.limits import GrpcLimits
 from kvmesh.transport.grpc.server import GrpcServer
 from kvmesh.transport.grpc.stream import GrpcStream
-from tests.reference.transport.library_session import LibrarySession
 
 pytestmark = pytest.mark.integration
 
@@ -81,12 +79,7 @@ async def client(server: GrpcServer, host: str = "127.0.0.1") -> AsyncGenerator[
         writer.close()
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["library", "compiled"])
-async def test_who_holds_most_of_messages_that_never_end_is_cut_and_others_go_on(
-    compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not compiled:
-        monkeypatch.setattr(connection, "make_session", LibrarySession)
+async def test_who_holds_most_of_messages_that_never_end_is_cut_and_others_go_on() -> None:
     server = GrpcServer({PATH: echo}, LIMITS)
     await server.start("127.0.0.1", 0)
     begun = b"\0" + (BOUND * 2).to_bytes(4, "big")

@@ -1,4 +1,4 @@
-"""HTTP/2 of gateways in the smallest pieces that the protocol has, by both sessions."""
+"""HTTP/2 of gateways in the smallest pieces that the protocol has."""
 
 from collections.abc import Callable
 
@@ -10,12 +10,8 @@ from kvmesh.transport.grpc.limits import GrpcLimits
 from kvmesh.transport.grpc.session_events import FAILED
 from tests.fuzz.grpc_targets import HEAD, PREFACE
 from tests.property.bounds.work import assert_linear
-from tests.reference.transport.grpc_session import Session
-from tests.reference.transport.library_session import LibrarySession
 
 LIMITS = GrpcLimits(max_header_bytes=1 << 16)
-MAKERS = pytest.mark.parametrize("make", [LibrarySession, make_session])
-Make = Callable[[GrpcLimits], Session]
 BLOCK = bytes(Encoder().encode(HEAD))
 
 
@@ -39,11 +35,10 @@ SMALL: dict[str, Callable[[int], bytes]] = {
 }
 
 
-@MAKERS
 @pytest.mark.parametrize("kind", SMALL)
-def test_small_frames_cost_as_their_bytes(make: Make, kind: str) -> None:
+def test_small_frames_cost_as_their_bytes(kind: str) -> None:
     def prepared(size: int) -> Callable[[], object]:
-        session = make(LIMITS)
+        session = make_session(LIMITS)
         session.receive(OPEN)
         data = SMALL[kind](size)
         return lambda: session.receive(data)
@@ -51,10 +46,9 @@ def test_small_frames_cost_as_their_bytes(make: Make, kind: str) -> None:
     assert_linear(prepared, 600)
 
 
-@MAKERS
-def test_frames_that_come_byte_by_byte_cost_as_their_bytes(make: Make) -> None:
+def test_frames_that_come_byte_by_byte_cost_as_their_bytes() -> None:
     def prepared(size: int) -> Callable[[], object]:
-        session = make(LIMITS)
+        session = make_session(LIMITS)
         session.receive(OPEN)
         data = frame(0, 0, 1, b"\0" + (1 << 14).to_bytes(4, "big") + b"x" * (1 << 13))
         pieces = [data[at : at + 1] for at in range(len(data))][:size]
@@ -63,10 +57,9 @@ def test_frames_that_come_byte_by_byte_cost_as_their_bytes(make: Make) -> None:
     assert_linear(prepared, 800)
 
 
-@MAKERS
-def test_an_answer_into_a_window_of_one_byte_costs_as_the_bytes_that_ask_for_it(make: Make) -> None:
+def test_an_answer_into_a_window_of_one_byte_costs_as_the_bytes_that_ask_for_it() -> None:
     limits = GrpcLimits(max_idle_frames=500)
-    session = make(limits)
+    session = make_session(limits)
     session.receive(PREFACE.replace(b"\0\0\0\4\0\0\0\0\0", frame(4, 0, 0, b"\0\4\0\0\0\1")))
     session.receive(frame(1, 4, 1, BLOCK))
     session.take()

@@ -476,7 +476,7 @@ class TwoWays(RuleBasedStateMachine):
     ) -> None:
         salt, adapter = seed
         for text in texts:
-            self._ask(text, stream, limit, model, None, named, salt=salt, adapter=adapter)
+            self._ask(text, stream, limit, model, named, salt=salt, adapter=adapter)
 
     def _ask(
         self,
@@ -484,7 +484,6 @@ class TwoWays(RuleBasedStateMachine):
         stream: bool,
         limit: int | None,
         model: str,
-        choices: int | None,
         named: bool,
         *,
         wishes: RequestWishes = NO_WISHES,
@@ -495,18 +494,14 @@ class TwoWays(RuleBasedStateMachine):
         name = f"{visible}#r-1" if named else visible
         body = {"model": model, "stream": stream, "messages": [{"role": "user", "content": text}]}
         body |= {} if limit is None else {"max_tokens": limit}
-        body |= {} if choices is None else {"n": choices}
         body |= {"cache_salt": salt} if salt else {}
         scanned = scan(json.dumps(body).encode(), True)
-        # Several answers to one prompt are read by Python.
-        assert (scanned is None) == (choices is not None)
-        assert scanned is None or scanned.salt == salt
+        assert scanned is not None
+        assert scanned.salt == salt
         own = name if named else None
         root = namespace_root(cache_salt=salt)
-        placed: Placed | float | None = None
-        if scanned is not None:
-            asked = ScannedPrompt(scanned, root=root, adapter=adapter)
-            placed = self.quick.placer.decide(asked, visible.encode(), wishes, self.now, own)
+        asked = ScannedPrompt(scanned, root=root, adapter=adapter)
+        placed = self.quick.placer.decide(asked, visible.encode(), wishes, self.now, own)
         size = len(json.dumps(body).encode())
         output = (limit or 0) if wishes.output_tokens is None else wishes.output_tokens
         blind = self.blind and wishes.mode != "kv"
@@ -514,10 +509,9 @@ class TwoWays(RuleBasedStateMachine):
             request_id=name,
             hashes=BlockHashes.of((), SIZE) if blind else hashes_of(text, self.size, salt),
             prompt_tokens=size // 4 if blind else len(ids_of(text)),
-            expected_output_tokens=output * (choices or 1),
+            expected_output_tokens=output,
             model=model,
             streams=stream,
-            choices=choices or 1,
             estimated=blind,
             mode=wishes.mode,
             cost=wishes.cost,
@@ -546,7 +540,7 @@ class TwoWays(RuleBasedStateMachine):
     def wish(self, text: str, wish: dict[str, Any], stream: bool) -> None:
         """Ask for something of the worker, or of how it is chosen."""
         wishes = RequestWishes(**wish, chooses=True)
-        self._ask(text, stream, 16, MODEL, None, True, wishes=wishes)
+        self._ask(text, stream, 16, MODEL, True, wishes=wishes)
 
     @rule(ms=st.sampled_from([0.0, 0.0, 0.5, 20.0, 1e6]))
     def bound(self, ms: float) -> None:
@@ -803,7 +797,7 @@ def test_grouped_workers_are_decided_over_alike(seed: int) -> None:
                 ways.wait(rng.choice([0.02, 0.5, 3.0]))
             case _:
                 before = len(ways.asked)
-                ways._ask(text, False, None, MODEL, None, number % 2 == 0)
+                ways._ask(text, False, None, MODEL, number % 2 == 0)
                 compiled += any(one.placed is not None for one in ways.asked[before:])
                 assert ways.quick.index is not None
                 cut += bool(ways.quick.index.find_hits(hashes_of(text))[1])
@@ -834,7 +828,7 @@ def test_caches_that_will_evict_are_decided_over_alike(seed: int) -> None:
                 ways.wait(rng.choice([0.02, 0.5, 6.0]))
             case _:
                 before = len(ways.asked)
-                ways._ask(text, True, None, MODEL, None, number % 2 == 0)
+                ways._ask(text, True, None, MODEL, number % 2 == 0)
                 for one in ways.asked[before:]:
                     assert one.one.decision is not None
                     doubted = one.one.decision.chosen.lost_tokens > 0.0
@@ -882,7 +876,7 @@ def _play_inputs(seed: int, met: Counter[str]) -> None:  # noqa: PLR0912  one a 
                 adapter = rng.choice(["", "lora"])
                 before = len(ways.asked)
                 ways._ask(
-                    *(text, number % 3 > 0, 16, MODEL, None, number % 2 == 0),
+                    *(text, number % 3 > 0, 16, MODEL, number % 2 == 0),
                     wishes=wishes,
                     adapter=adapter,
                 )

@@ -8,10 +8,8 @@ from hypothesis.stateful import (
     consumes,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
-from kvmesh._native import Table
 from kvmesh.core.blocks.events import ENDS, ROOT, Cleared, Removed, Reuse, Stored, WorkerId
 from kvmesh.core.blocks.hashing import (
     BlockHashes,
@@ -25,7 +23,6 @@ from kvmesh.core.index.freeze import FrozenIndex
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.snapshot_reading import decode_snapshot
 from kvmesh.core.index.snapshot_writing import Position, encode_snapshot
-from tests.reference.index.table import NAIVE
 
 WORKERS = [WorkerId(f"w{number}") for number in range(4)]
 TIERS = 2
@@ -59,12 +56,11 @@ def key(prompt: list[int], depth: int, count: int) -> int | None:
 class EndsMachine(RuleBasedStateMachine):
     """Chains, ends and rules in any order, at an index that has room for them."""
 
-    NEW_TABLE: type[Table] = NAIVE
     frozen = Bundle("frozen")
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = KvIndex(new_table=self.NEW_TABLE)
+        self.index = KvIndex()
         self.held: dict[tuple[WorkerId, int], set[int]] = {}
         self.followed: dict[WorkerId, Reuse] = {}
 
@@ -121,7 +117,7 @@ class EndsMachine(RuleBasedStateMachine):
     def go_back_to_a_snapshot(self, view: tuple[FrozenIndex, Held]) -> None:
         frozen, (held, rules) = view
         data = b"".join(encode_snapshot(frozen, Position("s", 7)))
-        snapshot = decode_snapshot(data, self.NEW_TABLE)
+        snapshot = decode_snapshot(data)
 
         self.index.load(snapshot.image, snapshot.truncated)
 
@@ -184,10 +180,3 @@ class EndsMachine(RuleBasedStateMachine):
 
 TestEnds = EndsMachine.TestCase
 TestEnds.settings = settings(max_examples=25, stateful_step_count=25)
-
-
-def test_the_compiled_index_follows_the_rule_too() -> None:
-    run_state_machine_as_test(
-        type("CompiledMachine", (EndsMachine,), {"NEW_TABLE": Table}),
-        settings=settings(max_examples=12, stateful_step_count=25),
-    )

@@ -9,17 +9,23 @@ from hypothesis.stateful import (
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
-from kvmesh._native import Table
-from kvmesh.core.blocks.events import ROOT, Cleared, Removed, Stored, WorkerId
+from kvmesh.core.blocks.events import (
+    ENDS,
+    ROOT,
+    Cleared,
+    Event,
+    Removed,
+    Reuse,
+    Stored,
+    WorkerId,
+)
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, sequence_hashes
 from kvmesh.core.index.freeze import FrozenIndex
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.snapshot_reading import decode_snapshot
 from kvmesh.core.index.snapshot_writing import Position, encode_snapshot
-from tests.reference.index.table import NAIVE
 
 WORKERS = [WorkerId(f"w{number}") for number in range(5)]
 TIERS = 2
@@ -50,6 +56,7 @@ def parents() -> dict[int, int]:
 
 
 PARENT = parents()
+LONG = sequence_hashes(range(3000), 1)
 LEAVES = [chain([number >> bit & 1 for bit in range(DEPTH)]) for number in range(BRANCHES**DEPTH)]
 
 
@@ -85,12 +92,11 @@ def nonempty(held: Contents) -> Contents:
 class IndexMachine(RuleBasedStateMachine):
     """Every kind of change, in any order."""
 
-    NEW_TABLE: type[Table] = NAIVE
     frozen = Bundle("frozen")
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = KvIndex(new_table=self.NEW_TABLE)
+        self.index = KvIndex()
         self.held: Contents = {}
         self.orphans = self.missing = 0
 
@@ -170,7 +176,7 @@ class IndexMachine(RuleBasedStateMachine):
     def go_back_to_a_snapshot(self, view: tuple[FrozenIndex, Contents]) -> None:
         frozen, held = view
         data = b"".join(encode_snapshot(frozen, Position("s", 7)))
-        snapshot = decode_snapshot(data, self.NEW_TABLE)
+        snapshot = decode_snapshot(data)
 
         self.index.load(snapshot.image, snapshot.truncated)
 
@@ -232,27 +238,14 @@ TestIndex = IndexMachine.TestCase
 TestIndex.settings = settings(max_examples=30, stateful_step_count=30)
 
 
-def run_compiled(machine: type[RuleBasedStateMachine], max_examples: int, steps: int) -> None:
-    """Run a machine upon the compiled core."""
-    run_state_machine_as_test(
-        type("CompiledMachine", (machine,), {"NEW_TABLE": Table}),
-        settings=settings(max_examples=max_examples, stateful_step_count=steps),
-    )
-
-
-def test_the_compiled_index_is_exact_too() -> None:
-    run_compiled(IndexMachine, 20, 30)
-
-
 class CappedMachine(RuleBasedStateMachine):
     """An index too small for what it is told."""
 
     MAX_BLOCKS = 16
-    NEW_TABLE: type[Table] = NAIVE
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = KvIndex(self.MAX_BLOCKS, new_table=self.NEW_TABLE)
+        self.index = KvIndex(self.MAX_BLOCKS)
         self.reported: Contents = {}
         self.now: Contents = {}
 
@@ -313,7 +306,7 @@ class CappedMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         truncated = [worker for worker in WORKERS if self.index.truncated(worker)]
         data = b"".join(encode_snapshot(self.index.freeze(), Position()))
-        snapshot = decode_snapshot(data, self.NEW_TABLE)
+        snapshot = decode_snapshot(data)
 
         self.index.load(snapshot.image, snapshot.truncated)
 
@@ -354,20 +347,13 @@ TestCappedIndex = CappedMachine.TestCase
 TestCappedIndex.settings = settings(max_examples=25, stateful_step_count=40)
 
 
-def test_the_compiled_index_keeps_its_cap_too() -> None:
-    run_compiled(CappedMachine, 15, 40)
-
-
+blocks = st.integers(0, 3) | st.sampled_from([255, 256, 2**63, 2**64 - 1])
+runs = st.lists(blocks, max_size=5).map(pack_hashes) | st.binary(max_size=40)
+places = st.sampled_from([0, 0, 1, 3, -1, 4, ENDS, ENDS + 1, ENDS + 4])
 events = st.one_of(
-    st.builds(Stored, st.integers(0, 3), st.binary(max_size=40), st.integers(-1, 5)),
-    st.builds(
-        Stored,
-        st.integers(-(2**70), 2**70),
-        st.lists(st.integers(0, 3), max_size=5).map(pack_hashes),
-    ),
-    st.builds(
-        Removed, st.lists(st.integers(0, 3), max_size=5).map(pack_hashes), st.integers(-1, 5)
-    ),
+    st.builds(Stored, blocks | st.sampled_from([ROOT, -1, 2**64, -(2**70), 2**70]), runs, places),
+    st.builds(Removed, runs, places),
+    st.builds(Reuse, st.integers(0, 2), st.integers(0, 2)),
     st.builds(Cleared),
 )
 
@@ -375,20 +361,51 @@ events = st.one_of(
 @given(st.lists(st.tuples(workers, events), max_size=40))
 @settings(max_examples=50)
 def test_nonsense_neither_raises_nor_falsifies_the_counts(
-    history: list[tuple[WorkerId, Stored | Removed | Cleared]],
+    history: list[tuple[WorkerId, Event]],
 ) -> None:
     index = KvIndex(max_blocks=16)
+    asked = [1, 2, 3, 0]
 
     for worker, event in history:
         index.apply(worker, event)
-        index.find_groups(BlockHashes.of([1, 2, 3, 0], 1))
+        for ids in (None, b"\1\0\0\0" * 9):
+            index.find_hits(BlockHashes.of(asked, 1, ids))
+            index.find_tier_matches(BlockHashes.of(asked, 1, ids))
+    again = decode_snapshot(b"".join(encode_snapshot(index.freeze(), Position("s", 1))))
 
     held = contents(index.freeze())
+    restored = KvIndex(max_blocks=16)
+    restored.load(again.image, again.truncated)
+    assert restored.digest() == index.digest()
     for worker in index.workers():
         found = [held.get((worker, tier), set()) for tier in range(4)]
         assert [index.blocks(worker, tier) for tier in range(4)] == [len(one) for one in found]
         digest = sum((2 * tier + 1) * sum(blocks) for tier, blocks in enumerate(found))
-        assert index.worker_digest(worker) == digest % 2**64
+        if not index.grouped:
+            assert index.worker_digest(worker) == digest % 2**64
+
+
+@given(
+    st.lists(st.integers(0, 3000), min_size=1, max_size=130),
+    st.integers(0, 3000) | st.sampled_from([1, 15, 16, 17, 63, 64, 65]),
+)
+@settings(max_examples=30)
+def test_long_prefixes_of_many_workers_are_found_to_the_block(held: list[int], asked: int) -> None:
+    index = KvIndex()
+    for number, blocks in enumerate(held):
+        index.apply(WorkerId(f"w{number}"), Stored(ROOT, pack_hashes(LONG[:blocks])))
+        if number % 3 == 0:
+            index.remove_worker(WorkerId(f"w{number // 2}"))
+            held[number // 2] = 0
+
+    depths = {WorkerId(f"w{one}"): min(blocks, asked) for one, blocks in enumerate(held)}
+
+    for hashes in (BlockHashes.of(LONG[:asked], 1), BlockHashes([*range(asked)], 1)):
+        found = index.find_matches(hashes)
+        assert found == {worker: depth for worker, depth in depths.items() if depth}
+    view = index.current_view()
+    for slot, (name, size) in enumerate(zip(view.names, view.sizes(), strict=True)):
+        assert size == (held[int(name[1:])] if view.live >> slot & 1 else 0)
 
 
 @given(

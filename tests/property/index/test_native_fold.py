@@ -37,7 +37,6 @@ from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.ordering import Cursor
 from kvmesh.core.journal.replica import IndexReplica
-from tests.reference.index.table import NAIVE
 
 WORKERS = [WorkerId("a"), WorkerId("b")]
 BLOCKS = [1, 2, 255, 2**64 - 1, 1 << 63, *(number << 8 | 7 for number in range(12))]
@@ -70,7 +69,8 @@ class TwinMachine(RuleBasedStateMachine):
 
     @initialize(max_blocks=st.sampled_from([8, 24, 4096]))
     def start(self, max_blocks: int) -> None:
-        self.twins = [IndexReplica(KvIndex(max_blocks, new_table=new)) for new in (NAIVE, Table)]
+        self.twins = [IndexReplica(KvIndex(max_blocks)) for _ in range(2)]
+        self.twins[0].index.fold = lambda *_: None  # type: ignore[method-assign]
         self.removed: list[list[tuple[WorkerId, bytes]]] = [[], []]
         for replica, removed in zip(self.twins, self.removed, strict=True):
             replica.open("today", 0.0)
@@ -79,9 +79,9 @@ class TwinMachine(RuleBasedStateMachine):
 
     def tell(self, worker: WorkerId, data: bytes) -> None:
         self.sequence += 1
-        pure, native = (one.fold(self.sequence, worker, data, 1.0) for one in self.twins)
+        single, folded = (one.fold(self.sequence, worker, data, 1.0) for one in self.twins)
 
-        assert pure == native
+        assert single == folded
 
     def batch(self, worker: WorkerId, events: list[Event], skew: int) -> Batch:
         cursor = self.twins[0].cursors().get(worker, Cursor(1, 1))
@@ -159,13 +159,13 @@ class TwinMachine(RuleBasedStateMachine):
 
     @invariant()
     def both_are_the_same(self) -> None:
-        pure, native = self.twins
+        single, folded = self.twins
 
-        assert pure.claim() == native.claim()
-        assert pure.cursors() == native.cursors()
-        assert pure.statistics() == native.statistics()
-        assert pure.index.statistics() == native.index.statistics()
-        assert pure.index.digest() == native.index.digest()
+        assert single.claim() == folded.claim()
+        assert single.cursors() == folded.cursors()
+        assert single.statistics() == folded.statistics()
+        assert single.index.statistics() == folded.index.statistics()
+        assert single.index.digest() == folded.index.digest()
         assert self.removed[0] == self.removed[1]
 
 
@@ -174,7 +174,7 @@ def test_a_message_at_once_does_what_its_events_do_one_by_one() -> None:
 
 
 def test_an_ordinary_message_is_folded_at_once() -> None:
-    index = KvIndex(new_table=Table)
+    index = KvIndex()
     worker = WORKERS[0]
     index.apply(worker, Stored(ROOT, pack_hashes([1])))
     index.apply(worker, Stored(1, pack_hashes([2])))
@@ -194,7 +194,7 @@ def test_an_ordinary_message_is_folded_at_once() -> None:
 
 
 def test_ends_of_a_grouped_worker_are_folded_at_once() -> None:
-    index, worker = KvIndex(new_table=Table), WORKERS[0]
+    index, worker = KvIndex(), WORKERS[0]
     for event in (Reuse(), Stored(ROOT, pack_hashes([1])), Stored(ROOT, pack_hashes([1]), ENDS)):
         index.apply(worker, event)
     events: list[Event] = [
@@ -271,7 +271,7 @@ def test_lengths_that_lie_are_not_believed() -> None:
 
 
 def test_what_a_message_removes_at_once_is_told() -> None:
-    index, worker = KvIndex(new_table=Table), WORKERS[0]
+    index, worker = KvIndex(), WORKERS[0]
     index.apply(worker, Stored(ROOT, pack_hashes([1, 2])))
     removed: list[tuple[WorkerId, bytes]] = []
     index.watchers.append(partial(note, removed))

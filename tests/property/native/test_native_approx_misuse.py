@@ -2,7 +2,6 @@
 
 import gc
 import random
-import tracemalloc
 from array import array
 from collections.abc import Callable
 from math import inf, nan
@@ -13,6 +12,7 @@ import pytest
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.index.approx import ApproxStatistics, new_approx
+from tests.property.support.memory import assert_gives_back
 
 A, B = WorkerId("a"), WorkerId("b")
 KEEPS: dict[str, dict[str, bool]] = {
@@ -250,14 +250,4 @@ def test_all_memory_comes_back() -> None:
                 index.sweep(1 << 20)
         index.expire(90.0)
 
-    live()
-    gc.collect()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    for _ in range(3):
-        live()
-    gc.collect()
-    after = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-
-    assert after - before < 10_000
+    assert_gives_back(live, 3)

@@ -2,9 +2,6 @@
 does too, and no bytes at all harm it.
 """
 
-from collections.abc import Callable, Sequence
-
-import pytest
 from h2.errors import ErrorCodes
 from hpack import Decoder, Encoder
 from hypothesis import given
@@ -21,8 +18,6 @@ from kvmesh.transport.grpc.session_events import (
     RESET,
     Event,
 )
-from tests.reference.transport.grpc_session import Session
-from tests.reference.transport.library_session import LibrarySession
 from tests.unit.transport.grpc.client import HEAD, PREFACE, Client, frame
 
 LIMITS = GrpcLimits(
@@ -35,7 +30,6 @@ LIMITS = GrpcLimits(
     max_idle_frames=200,
     max_early_resets=50,
 )
-MAKERS: Sequence[Callable[[GrpcLimits], Session]] = (make_session, LibrarySession)
 texts = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=30)
 names = st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True)
 sizes = st.one_of(st.integers(0, 40), st.integers(0, 20_000))
@@ -60,8 +54,8 @@ steps = st.one_of(
 class Conversation:
     """A client and a session that do what they are told, as far as HTTP/2 lets the client."""
 
-    def __init__(self, make: Callable[[GrpcLimits], Session]) -> None:
-        self.session = make(LIMITS)
+    def __init__(self) -> None:
+        self.session = make_session(LIMITS)
         self.client = Client(self.session, window=10_000)
         self.events: list[Event] = []
         self.said: dict[int, list[bytes]] = {}
@@ -152,12 +146,9 @@ class Conversation:
             session.grant(stream)
 
 
-@pytest.mark.parametrize("make", MAKERS, ids=["in use", "library"])
 @given(plan=st.lists(steps, max_size=40))
-def test_what_either_side_says_arrives_at_the_other(
-    make: Callable[[GrpcLimits], Session], plan: list[tuple[str, object]]
-) -> None:
-    talk = Conversation(make)
+def test_what_either_side_says_arrives_at_the_other(plan: list[tuple[str, object]]) -> None:
+    talk = Conversation()
 
     for step in plan:
         talk.take(step)

@@ -23,7 +23,7 @@ from kvmesh.core.engines.event_stream import (
     TAKEN,
     new_event_stream,
 )
-from tests.reference.engines.kept_output import KeptStream, decoded, rechunked
+from tests.reference.engines.kept_output import KeptStream, NoJsonError, decoded, rechunked
 
 Json = dict[str, Any]
 PLENTY = 1 << 20
@@ -165,8 +165,12 @@ def test_whatever_comes_is_kept_and_replaced_as_by_a_plain_reading(
 
     for piece in cut(stream, cuts):
         framed = chunked([piece])
-        assert native.take(framed, 0) == plain.take(framed, 0)
-        assert native.feed(piece) == plain.feed(piece)
+        try:
+            taken, passed = plain.take(framed, 0), plain.feed(piece)
+        except NoJsonError:
+            return
+        assert native.take(framed, 0) == taken
+        assert native.feed(piece) == passed
         assert native.kept == plain.kept
 
 

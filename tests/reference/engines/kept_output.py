@@ -1,11 +1,13 @@
 """What a kept stream keeps and replaces: what kvmesh/native/wire/keep.c must do, in plain Python.
 
-Events that have passed are read by descent through their JSON, value by value.
+Events that have passed are decoded with the order of their keys, their texts as they are escaped.
 """
 
+import json
+import json.scanner
 import re
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 
@@ -14,198 +16,132 @@ from kvmesh.core.chat.kept import Kept, Loss
 from kvmesh.core.engines.event_stream import MAX_HELD_BYTES, EventStream
 from kvmesh.core.engines.sse import Usage
 
-_BLANKS: Final = re.compile(rb"[ \t]*")
-_STRING: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-_ATOM: Final = re.compile(rb'[^ \t"{}\[\],:]+')
-_NUMBER: Final = re.compile(rb"0|[1-9][0-9]*")
-_INDEX: Final = re.compile(rb"[0-9]{1,9}")
-_SKIPPED: Final = re.compile(rb'[^"{}\[\]]+')
+_STRING: Final = re.compile(r'((?:[^"\\]|\\.)*)"', re.DOTALL)
 _CHUNK: Final = re.compile(rb"([0-9a-fA-F]+)\r\n")
 _MOST_ID: Final = 2**32 - 1
-
-Span = tuple[int, int]
+_MOST_INDEX: Final = 10**9
 
 
 class MalformedError(Exception):
     """An event that is not read."""
 
 
+class NoJsonError(Exception):
+    """An event that is no JSON: it may be read or not."""
+
+
+class Pairs(list[tuple[str, Any]]):
+    """An object."""
+
+
+class Items(list[Any]):
+    """A list, and where it stands."""
+
+    span = 0, 0
+
+
+def _string(text: str, at: int, _strict: bool) -> tuple[str, int]:
+    found = _STRING.match(text, at)
+    if found is None:
+        raise ValueError("a string does not end")
+    return found[1], found.end()
+
+
+def _array(place: tuple[str, int], scan_once: Any, *_: object) -> tuple[Items, int]:
+    values, end = json.decoder.JSONArray(place, scan_once)  # type: ignore[attr-defined]
+    items = Items(values)
+    items.span = place[1] - 1, end
+    return items, end
+
+
+_decoder: Final[Any] = json.JSONDecoder(object_pairs_hook=Pairs)
+_decoder.parse_string, _decoder.parse_array = _string, _array
+_scanner: Final[Any] = json.scanner
+_decoder.scan_once = _scanner.py_make_scanner(_decoder)
+
+
 class Choice:
     """What one event says of a choice: texts as they are escaped, and where lists of ids are."""
 
-    def __init__(self) -> None:
+    def __init__(self, pairs: Pairs, lists: list[tuple[int, int]]) -> None:
         self.index = 0
-        self.content = b""
-        self.reasoning = b""
-        self.arguments: list[bytes] = []
+        self.content = self.reasoning = ""
+        self.arguments: list[str] = []
         self.calls = 0
         self.ids: list[int] | None = None
         self.prompt: list[int] | None = None
         self.finished = False
+        for key, value in pairs:
+            if key == "index":
+                if type(value) is not int or not 0 <= value < _MOST_INDEX:
+                    raise MalformedError
+                self.index = value
+            elif key == "text":
+                self.content = value if isinstance(value, str) else self.content
+            elif key == "token_ids":
+                self.ids = read_ids(value, self.ids, lists)
+            elif key == "prompt_token_ids":
+                self.prompt = read_ids(value, self.prompt, lists)
+            elif key == "finish_reason":
+                self.finished = value is not None
+            elif key == "delta" and isinstance(value, Pairs):
+                self._take_delta(value)
+
+    def _take_delta(self, delta: Pairs) -> None:
+        for key, value in delta:
+            if key == "content":
+                self.content = value if isinstance(value, str) else self.content
+            elif key in ("reasoning", "reasoning_content"):
+                self.reasoning = value if isinstance(value, str) else self.reasoning
+            elif key == "tool_calls" and isinstance(value, Items):
+                parts = [part for call in value if isinstance(call, Pairs) for part in call]
+                self.calls = sum(name == "id" and isinstance(one, str) for name, one in parts)
+                inner = [
+                    part
+                    for name, one in parts
+                    if name == "function" and isinstance(one, Pairs)
+                    for part in one
+                ]
+                self.arguments = [
+                    one for name, one in inner if name == "arguments" and isinstance(one, str)
+                ]
+
+
+def read_ids(
+    value: object, before: list[int] | None, lists: list[tuple[int, int]]
+) -> list[int] | None:
+    """Return the ids of a list, and note where it stands."""
+    if value is None:
+        return before
+    if not isinstance(value, Items) or not all(
+        type(one) is int and 0 <= one <= _MOST_ID for one in value
+    ):
+        raise MalformedError
+    lists.append(value.span)
+    return [*value]
 
 
 class Reading:
-    """One event's JSON, read from its first byte to its last."""
+    """One event's JSON."""
 
     def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-        self.lists: list[Span] = []
+        try:
+            event, end = _decoder.raw_decode(data.decode("latin-1"))
+        except (ValueError, RecursionError):
+            raise NoJsonError from None
+        if data[end:].strip(b" \t") or not isinstance(event, Pairs):
+            raise NoJsonError
+        self.lists: list[tuple[int, int]] = []
         self.choices: list[Choice] = []
         self.prompt: list[int] | None = None
-        if self.peek() != b"{":
+        for key, value in event:
+            if key == "choices" and isinstance(value, Items):
+                found = [one for one in value if isinstance(one, Pairs)]
+                self.choices += [Choice(one, self.lists) for one in found]
+            elif key == "prompt_token_ids":
+                self.prompt = read_ids(value, self.prompt, self.lists)
+        if [one.index for one in self.choices].count(0) > 1:
             raise MalformedError
-        for key in self.members():
-            if key == b"choices" and self.peek() == b"[":
-                for _ in self.items():
-                    if self.peek() == b"{":
-                        self.choices.append(self.choice())
-                    else:
-                        self.skip()
-            elif key == b"prompt_token_ids":
-                self.prompt = self.ids(self.prompt)
-            else:
-                self.skip()
-        self.peek()
-        if self.at < len(data) or [one.index for one in self.choices].count(0) > 1:
-            raise MalformedError
-
-    def peek(self) -> bytes:
-        found = _BLANKS.match(self.data, self.at)
-        assert found is not None
-        self.at = found.end()
-        return self.data[self.at : self.at + 1]
-
-    def match(self, pattern: re.Pattern[bytes]) -> re.Match[bytes]:
-        self.peek()
-        found = pattern.match(self.data, self.at)
-        if found is None:
-            raise MalformedError
-        self.at = found.end()
-        return found
-
-    def mark(self, *marks: bytes) -> bytes:
-        found = self.peek()
-        if found not in marks:
-            raise MalformedError
-        self.at += 1
-        return found
-
-    def members(self) -> Iterator[bytes]:
-        self.mark(b"{")
-        if self.peek() == b"}":
-            self.at += 1
-            return
-        while True:
-            key = self.match(_STRING)[1]
-            self.mark(b":")
-            yield key
-            if self.mark(b",", b"}") == b"}":
-                return
-
-    def items(self) -> Iterator[None]:
-        self.mark(b"[")
-        if self.peek() == b"]":
-            self.at += 1
-            return
-        while True:
-            yield
-            if self.mark(b",", b"]") == b"]":
-                return
-
-    def skip(self) -> bytes:
-        first = self.peek()
-        start = self.at
-        if first == b'"':
-            self.match(_STRING)
-        elif first not in (b"{", b"["):
-            self.match(_ATOM)
-        else:
-            depth = 0
-            while True:
-                mark = self.peek()
-                if mark == b'"':
-                    self.match(_STRING)
-                elif mark in (b"{", b"[", b"}", b"]"):
-                    self.at += 1
-                    depth += 1 if mark in b"{[" else -1
-                    if not depth:
-                        break
-                else:
-                    self.match(_SKIPPED)
-        return self.data[start : self.at]
-
-    def text(self, before: bytes) -> bytes:
-        if self.peek() == b'"':
-            return self.match(_STRING)[1]
-        self.skip()
-        return before
-
-    def ids(self, before: list[int] | None) -> list[int] | None:
-        if self.peek() != b"[":
-            if self.match(_ATOM)[0] != b"null":
-                raise MalformedError
-            return before
-        start = self.at
-        ids = [int(self.match(_NUMBER)[0]) for _ in self.items()]
-        if any(one > _MOST_ID for one in ids):
-            raise MalformedError
-        self.lists.append((start, self.at))
-        return ids
-
-    def choice(self) -> Choice:
-        one = Choice()
-        for key in self.members():
-            match key:
-                case b"index":
-                    found = _INDEX.fullmatch(self.match(_ATOM)[0])
-                    if found is None:
-                        raise MalformedError
-                    one.index = int(found[0])
-                case b"text":
-                    one.content = self.text(one.content)
-                case b"delta" if self.peek() == b"{":
-                    self.delta(one)
-                case b"token_ids":
-                    one.ids = self.ids(one.ids)
-                case b"prompt_token_ids":
-                    one.prompt = self.ids(one.prompt)
-                case b"finish_reason":
-                    one.finished = self.skip() != b"null"
-                case _:
-                    self.skip()
-        return one
-
-    def delta(self, one: Choice) -> None:
-        for key in self.members():
-            match key:
-                case b"content":
-                    one.content = self.text(one.content)
-                case b"reasoning" | b"reasoning_content":
-                    one.reasoning = self.text(one.reasoning)
-                case b"tool_calls" if self.peek() == b"[":
-                    one.calls, one.arguments = 0, []
-                    for _ in self.items():
-                        if self.peek() == b"{":
-                            self.call(one)
-                        else:
-                            self.skip()
-                case _:
-                    self.skip()
-
-    def call(self, one: Choice) -> None:
-        for key in self.members():
-            if key == b"id":
-                one.calls += self.peek() == b'"'
-                self.skip()
-            elif key == b"function" and self.peek() == b"{":
-                for inner in self.members():
-                    if inner == b"arguments":
-                        one.arguments.append(self.text(b""))
-                    else:
-                        self.skip()
-            else:
-                self.skip()
 
 
 class Keeper:
@@ -273,12 +209,13 @@ class Keeper:
         for one in said.choices:
             if one.index == 0:
                 self._take(one, one.prompt if said.prompt is None else said.prompt)
-        for start, end in reversed(said.lists if self._strip else ()):
+        for start, end in sorted(said.lists, reverse=True) if self._strip else ():
             event = event[: 6 + start] + b"null" + event[6 + end :]
         return event
 
     def _take(self, one: Choice, prompt: list[int] | None) -> None:
-        texts = [one.content, one.reasoning, b"".join(one.arguments)]
+        said = (one.content, one.reasoning, "".join(one.arguments))
+        texts = [text.encode("latin-1") for text in said]
         self._texts = [before + more for before, more in zip(self._texts, texts, strict=True)]
         self._tool_calls += one.calls
         self._finished |= one.finished

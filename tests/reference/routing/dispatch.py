@@ -1,7 +1,9 @@
-"""Naive model of core.dispatch: one request on its way, told in Python what becomes of it."""
+"""Naive model of core.dispatch: one request on its way, told in Python what becomes of it.
+
+It knows no turns of programs, and nobody who follows a worker's cache.
+"""
 
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from math import inf
 from typing import Any, Final
 
@@ -10,19 +12,14 @@ import msgspec
 from kvmesh._native import Booking, TokenCounts
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
-from kvmesh.core.chat.prompt_form import REASONS
+from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.cost.arms import Arm
 from kvmesh.core.cost.terms import Candidate
-from kvmesh.core.dispatch.turns import Turns, turn_served
-from kvmesh.core.engines.kv_events.regaining import MOST_HASHES, CacheHit
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.predictions import AnswerSeen, CacheAccesses, Distrust, Predictions
 from kvmesh.core.members.outcomes import SERVED, Attempt
-from kvmesh.core.programs.governor import Governor
-from kvmesh.core.programs.turn import TurnEnd
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.late_binding import LateBinding
 from kvmesh.core.routing.output_lengths import Families, OutputForecast
@@ -39,21 +36,18 @@ _NOBODY: Final[frozenset[WorkerId]] = frozenset()
 class Dispatched(msgspec.Struct):
     """One request on its way: what was asked, decided and seen so far. Times in seconds.
 
-    `visible_id` is the id that the client knows. `given` is what admission decided when the turn
-    came of a request asked about at `asked_s` (-1: admission was not asked); then its tenant is
-    `charged`; `tried`: it could not go at once. `decision` is the last one, made at `sent_s`;
-    `reported` tokens of the prompt its worker's own events had told of then, None where that proves
-    nothing. `waiting`: no token was seen. `output_tokens` are those counted when its last booking
-    was released; those that nobody could count began to come `unseen_s` before. `taking`: its
-    program's turn was begun, and is not over. `hashes` are its prompt's, kept for a worker that
-    `wants_answers`.
+    `visible_id` is the id that the client knows. Admission was asked about it at `asked_s` (-1: not
+    at all), and if it could go its tenant is `charged`; `tried`: it could not go at once.
+    `decision` is the last one, made at `sent_s`; `reported` tokens of the prompt its worker's own
+    events had told of then, None where that proves nothing. `waiting`: no token was seen.
+    `output_tokens` are those counted when its last booking was released; those that nobody could
+    count began to come `unseen_s` before.
     """
 
     request: RouteRequest
     visible_id: bytes
     families: Families = ()
     forecast: OutputForecast = NO_FORECAST
-    given: Decision | None = None
     asked_s: float = -1.0
     charged: bool = False
     tried: bool = False
@@ -64,8 +58,6 @@ class Dispatched(msgspec.Struct):
     waiting: bool = True
     output_tokens: int = 0
     unseen_s: float = 0.0
-    taking: bool = False
-    hashes: Hashes | None = None
 
 
 class Dispatch:
@@ -78,18 +70,13 @@ class Dispatch:
         distrust: Callable[[WorkerId, Distrust], None],
         *,
         follows_events: bool,
-        governor: Governor | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.log = log
-        self.turns = Turns(governor, scheduler.options.block_size)
-        self.binding = LateBinding(scheduler, AdmissionOptions(max_backlog_ms=0.0), governor)
+        self.binding = LateBinding(scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self.predictions = Predictions(scheduler.options.block_size)
         self.accesses = CacheAccesses()
         self.tokens = TokenCounts()
-        self.unforeseen: dict[str, int] = dict.fromkeys(REASONS, 0)
-        self.wanting: AbstractSet[WorkerId] = _NOBODY
-        self.on_served: Callable[[WorkerId, CacheHit], None] | None = None
         self._distrust = distrust
         self.follows_events = follows_events
 
@@ -97,7 +84,6 @@ class Dispatch:
         """Decide and judge by blocks of another size from now on."""
         self.scheduler.resize(block_size)
         self.predictions.resize(block_size)
-        self.turns.chains.block_size = block_size
 
     def enter(self, request: RouteRequest, visible_id: bytes) -> Dispatched:
         """Take a request in: from now on its answer is expected to be as long as such answers were,
@@ -119,11 +105,9 @@ class Dispatch:
     ) -> Decision | Refusal | NoWorkerError | None:
         """Choose a worker but those that `failed` the request, book it there and record why.
 
-        Where requests are held, and where its program may have to wait, its first question goes
-        through `binding`: None, it waits there and `given` is its decision when its turn comes; a
+        Where requests are held its first question goes through `binding`: None, it waits there; a
         refusal, or an error that waiting would not help. Raises `NoWorkerError` where none are
-        held. What would miss its targets everywhere is refused, held or not. A program that was
-        given its turn keeps it while another worker is tried.
+        held. What would miss its targets everywhere is refused, held or not.
         """
         try:
             return self._decide(one, now, failed)
@@ -139,36 +123,14 @@ class Dispatch:
     def _decide(
         self, one: Dispatched, now: float, failed: frozenset[WorkerId]
     ) -> Decision | Refusal | NoWorkerError | None:
-        decision, one.given = one.given, None
-        if decision is not None:
-            one.charged = one.taking = True
-        elif one.asked_s < 0.0 and self._may_hold(one.request, now):
+        if one.asked_s < 0.0 and self.binding.limit_ms(one.request.targets) < inf:
             one.asked_s = now
             answer = self._ask(one.request, now, tried=one.tried)
             if not isinstance(answer, Decision):
                 return answer
-            decision = answer
-            one.charged = one.taking = True
-        else:
-            decision = self._choose(one.request, now, failed)
-            if one.request.turn is not None:
-                self.leave_turn(one, now)
-                self.turns.begin(one.request.turn, decision.worker, now)
-                one.taking = True
-        return self._enter(one, decision, now)
-
-    def _may_hold(self, request: RouteRequest, now: float) -> bool:
-        """Return whether a request has to be asked about before it may go."""
-        if self.binding.limit_ms(request.targets) < inf:
-            return True
-        return request.turn is not None and self.turns.may_hold(request.turn, now)
-
-    def leave_turn(self, one: Dispatched, now: float, end: TurnEnd | None = None) -> None:
-        """Note that a program's turn is over, if it was begun: by default, in vain."""
-        turn, decision = one.request.turn, one.given or one.decision
-        taking, one.taking = one.taking or one.given is not None, False
-        if taking and turn is not None and decision is not None:
-            self.turns.end(turn, end or TurnEnd(served=False, worker=decision.worker), now)
+            one.charged = True
+            return self._enter(one, answer, now)
+        return self._enter(one, self._choose(one.request, now, failed), now)
 
     def seen(self, one: Dispatched, tokens: int, now: float) -> bool:
         """Take the tokens of an answer so far: the first ends the prefill, more grow the booking.
@@ -178,8 +140,6 @@ class Dispatch:
         scheduler, request_id, first = self.scheduler, one.request.request_id, one.waiting
         if first:
             one.waiting = False
-            if one.decision is not None and one.decision.worker in self.wanting:
-                one.hashes = one.request.hashes
             # A stream may be long, and 100 KB of prompt have 250 KB of hashes.
             one.request = msgspec.structs.replace(one.request, hashes=NO_HASHES)
             scheduler.first_token(request_id, now)
@@ -230,11 +190,6 @@ class Dispatch:
             self.scheduler.slo.close(one.request.request_id)
         if one.charged:
             self.binding.settle(one.request.tenant, one.request.expected_output_tokens, tokens)
-        if one.taking and one.decision is not None:
-            chosen = one.decision.chosen
-            served = attempt is SERVED
-            end = turn_served(chosen.worker, usage, tokens, chosen.uncached_tokens)
-            self.leave_turn(one, now, end if served else None)
         if attempt is not SERVED:
             return
         if tokens:
@@ -275,8 +230,6 @@ class Dispatch:
 
     def _enter(self, one: Dispatched, decision: Decision, now: float) -> Decision:
         """Record what was decided and booked."""
-        if one.request.unforeseen:
-            decision = msgspec.structs.replace(decision, unforeseen=one.request.unforeseen)
         record = one.record
         if record is None:
             name, hashes = one.visible_id, one.request.hashes
@@ -284,8 +237,6 @@ class Dispatch:
             record.forecast, record.tenant = one.forecast, one.request.tenant
             if one.request.estimated:
                 record.estimated = True
-            if one.request.overridden:
-                record.overridden = one.request.departs_from(self.scheduler.options)
             if one.asked_s >= 0.0:
                 record.held_ms = max(0.0, now - one.asked_s) * 1000.0
         else:
@@ -312,10 +263,6 @@ class Dispatch:
         """
         request, tokens = one.request, self.tokens
         tokens.prompt += request.prompt_tokens
-        if request.unforeseen:
-            self.unforeseen[request.unforeseen] += 1
-        if request.prefilled:
-            return
         self.accesses.count(decision.worker, usage, decision.chosen.block_size)
         if usage is None or usage.cached_tokens is None:
             return
@@ -324,10 +271,7 @@ class Dispatch:
         tokens.cached += usage.cached_tokens
         tokens.predicted += predicted
         fetched = decision.brought is not None and decision.brought.source is not None
-        unlike = request.approximate or fetched or request.unforeseen
-        if decision.worker in self.wanting and not unlike:
-            self._report_cached(one, decision, usage, now)
-        if not decision.by_cache or unlike:
+        if not decision.by_cache or fetched:
             return
         answer = AnswerSeen(
             prompt=request.prompt_tokens,
@@ -338,16 +282,6 @@ class Dispatch:
             reported=one.reported,
         )
         self.judge(decision.worker, answer, now)
-
-    def _report_cached(self, one: Dispatched, decision: Decision, usage: Usage, now: float) -> None:
-        """Tell who follows a worker's cache, and lost part of it, what was found there."""
-        hashes = one.hashes or one.request.hashes
-        cached = (usage.cached_tokens or 0) // decision.chosen.block_size
-        if usage.prompt_tokens != one.request.prompt_tokens or not 0 < cached < hashes.blocks:
-            return
-        if self.on_served is not None and cached < MOST_HASHES:
-            known = hashes.upto(cached + 1)[: cached + 1]
-            self.on_served(decision.worker, CacheHit(known, cached, max(0.0, now - one.sent_s)))
 
     def judge(self, worker: WorkerId, answer: AnswerSeen, now: float) -> None:
         """Hold an answer against its prediction; too many misses make the worker doubted."""

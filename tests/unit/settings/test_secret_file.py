@@ -1,3 +1,5 @@
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,19 +16,6 @@ def test_a_secret_is_the_files_content_without_its_newline(tmp_path: Path) -> No
     assert read_hash_secret(None) == b""
 
 
-def test_a_short_secret_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    path = tmp_path / "secret"
-    path.write_bytes(b"0123456789abcde\n")
-
-    with pytest.raises(ConfigError, match="holds 15 bytes, fewer than 16; make one with: openssl"):
-        read_hash_secret(path)
-
-
-def test_a_missing_secret_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--hash-secret-file .*absent: No such file"):
-        read_hash_secret(tmp_path / "absent")
-
-
 def test_a_credential_is_a_bearer_of_one_word(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(b"sk-1\n")
@@ -38,9 +27,20 @@ def test_a_credential_is_a_bearer_of_one_word(tmp_path: Path) -> None:
         read_credential(path, "--upstream-key-file")
 
 
-def test_an_empty_file_is_no_secret(tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    path.write_bytes(b" \n")
+@pytest.mark.parametrize(
+    ("content", "read", "words"),
+    [
+        (b"0123456789abcde\n", read_hash_secret, "15 bytes, fewer than 16; make one with: openssl"),
+        (None, read_hash_secret, r"--hash-secret-file .*secret: No such file"),
+        (b" \n", partial(read_secret, setting="--a-file"), r"--a-file .*secret: the file is empty"),
+    ],
+)
+def test_what_is_no_secret_is_refused_with_the_reason(
+    tmp_path: Path, content: bytes | None, read: Callable[[Path], object], words: str
+) -> None:
+    path = tmp_path / "secret"
+    if content is not None:
+        path.write_bytes(content)
 
-    with pytest.raises(ConfigError, match=r"--admin-token-file .*token: the file is empty"):
-        read_secret(path, "--admin-token-file")
+    with pytest.raises(ConfigError, match=words):
+        read(path)

@@ -55,28 +55,17 @@ def test_a_name_like_no_setting_is_named_and_ignored() -> None:
     assert reported == ["'KVMESH_TEAM_COLOUR': no command has such a setting; it is ignored"]
 
 
-def test_what_counts_elsewhere_is_no_setting_and_not_named() -> None:
-    variables = {
+def test_what_counts_elsewhere_or_kubernetes_makes_of_services_is_not_named() -> None:
+    elsewhere = {
         "KVMESH_CONFIG": "f.toml",
         "KVMESH_NO_KV_EVENTS": "1",
         "KVMESH_BLOCK_SIZE": "16",
         "KVMESH_HTTP_PROCESSES": "1",
         "KVMESH_NO_PROGRESS": "1",
     }
+    ends = ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP"]
+    ends += ["PORT_80_TCP_PROTO", "PORT_80_TCP_PORT", "PORT_80_TCP_ADDR"]
+    services = {f"KVMESH_META_ROUTER_{end}": "tcp://10.0.0.1:80" for end in ends}
 
-    assert check_variables(variables) == []
-
-
-def test_variables_that_kubernetes_makes_of_services_are_not_named() -> None:
-    variables = {
-        "KVMESH_META_ROUTER_SERVICE_HOST": "10.0.0.1",
-        "KVMESH_META_ROUTER_SERVICE_PORT": "80",
-        "KVMESH_META_ROUTER_SERVICE_PORT_HTTP": "80",
-        "KVMESH_META_ROUTER_PORT": "tcp://10.0.0.1:80",
-        "KVMESH_META_ROUTER_PORT_80_TCP": "tcp://10.0.0.1:80",
-        "KVMESH_META_ROUTER_PORT_80_TCP_PROTO": "tcp",
-        "KVMESH_META_ROUTER_PORT_80_TCP_PORT": "80",
-        "KVMESH_META_ROUTER_PORT_80_TCP_ADDR": "10.0.0.1",
-    }
-
-    assert check_variables(variables) == []
+    assert check_variables(elsewhere) == []
+    assert check_variables(services) == []

@@ -1,6 +1,5 @@
 """Nothing that Python code may do to the compiled loads harms the process: it is an error."""
 
-import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +11,7 @@ from kvmesh._native import WorkerState
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.loads import Demand, new_sequences, new_speeds
 from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
+from tests.property.support.memory import assert_gives_back
 
 W = WorkerId("w")
 
@@ -99,11 +99,4 @@ def test_loads_and_states_give_their_memory_back() -> None:
             state.loads = booked()
             assert formula(*FORMULA)
 
-    live()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    live()
-    after = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-
-    assert after - before < 10_000
+    assert_gives_back(live)

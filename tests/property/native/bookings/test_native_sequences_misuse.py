@@ -1,7 +1,6 @@
 """Nothing that Python code may do to the compiled bookings harms the process: it is an error."""
 
 import gc
-import tracemalloc
 import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ from kvmesh import _native
 from kvmesh._native import ActiveSequences, Loads
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.loads import Demand, new_sequences
+from tests.property.support.memory import assert_gives_back
 
 W, OTHER = WorkerId("w"), WorkerId("other")
 
@@ -260,15 +260,4 @@ def test_sequences_give_their_memory_back() -> None:
             with pytest.raises(TypeError):
                 sequences.add("y", W, Demand(1, 1, keys=cast("Any", ("k",) * 99)), 1.0)
 
-    live()
-    gc.collect()
-    tracemalloc.start()
-    live()
-    gc.collect()
-    before = tracemalloc.get_traced_memory()[0]
-    live()
-    gc.collect()
-    after = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-
-    assert after - before < 10_000
+    assert_gives_back(live)

@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import tracemalloc
 from array import array
 from collections.abc import Callable
 from math import inf, nan
@@ -21,6 +20,7 @@ from kvmesh.core.routing.output_lengths import (
     OutputStatistics,
     new_lengths,
 )
+from tests.property.support.memory import assert_gives_back
 from tests.reference.routing import output_lengths
 from tests.reference.routing.output_lengths import NO_FORECAST
 from tests.reference.workers import speeds as model
@@ -329,11 +329,4 @@ def test_speeds_and_lengths_give_their_memory_back() -> None:
                 families, foreseen = known.forecast(BlockHashes.of([number] * 64, 16))
                 known.learn(families, 5, foreseen)
 
-    tracemalloc.start()
-    live()
-    before = tracemalloc.get_traced_memory()[0]
-    live()
-    after = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-
-    assert after - before < 10_000
+    assert_gives_back(live)

@@ -115,13 +115,6 @@ def test_a_worker_that_is_silent_is_heard_again_under_an_older_epoch() -> None:
     assert driver.workers.info(A).trust is Trust.EXACT
 
 
-def test_a_draining_worker_gets_nothing_new() -> None:
-    driver = Driver()
-    driver.publish(worker(draining=True))
-
-    assert driver.usable() == ()
-
-
 def test_a_worker_whose_engine_hangs_is_not_called_draining() -> None:
     driver = Driver()
     driver.publish(worker())
@@ -132,6 +125,7 @@ def test_a_worker_whose_engine_hangs_is_not_called_draining() -> None:
     assert members.why_not(A, driver.now) == ENGINE_HANGS
 
     driver.publish(worker(draining=True))
+    assert driver.usable() == ()
     assert members.why_not(A, driver.now) == "draining"
     driver.publish(worker())
     assert driver.usable() == (A,)

@@ -1,7 +1,7 @@
 """Gateways that show no response bodies, or no responses: what each way of ending means."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -34,9 +34,10 @@ def ask(room: Room, body: bytes = CHAT, mode: int | None = NONE) -> Asking:
     return room.ask().head(response_mode=mode).body(body)
 
 
-def heads_are_told(room: Room) -> None:
+def heads_are_told(room: Room) -> Room:
     """Have the gateway show the head of a response."""
     ask(room).answered(kind="application/json", end=True)
+    return room
 
 
 def ends(room: Room, outcome: str, status: str) -> int:
@@ -47,29 +48,41 @@ async def settled() -> None:
     await asyncio.sleep(2 * SETTLE_S)
 
 
-async def test_a_reset_alone_means_that_the_request_goes_on(room: Room) -> None:
-    ask(room).on_reset(RESET)
+BEGINNINGS: dict[str, Callable[[Room], Asking]] = {
+    "picked": ask,
+    "whole": lambda room: ask(room, WHOLE).answered(kind="application/json"),
+    "failed": lambda room: ask(room).answered(500, kind="application/json"),
+    "streaming": lambda room: ask(room).answered(),
+    "its head would be told": lambda room: ask(heads_are_told(room)),
+}
 
-    assert len(room.booked()) == 1
-    assert room.counts.silent == 1
-    assert room.counts.open_streams == 0
 
+@pytest.mark.parametrize(
+    ("begun", "half_closed", "reset", "outcome"),
+    [
+        ("picked", False, RESET, None),
+        ("picked", True, RESET, ("finished", "none")),
+        ("picked", False, CONNECT_ERROR, ("finished", "none")),
+        ("whole", False, RESET, ("finished", "2xx")),
+        ("failed", False, RESET, ("finished", "5xx")),
+        ("streaming", False, RESET, None),
+        ("its head would be told", True, RESET, ("client_gone", "none")),
+    ],
+)
+async def test_a_reset_means_that_the_request_is_over_or_goes_on(
+    room: Room, begun: str, half_closed: bool, reset: int, outcome: tuple[str, str] | None
+) -> None:
+    stream = BEGINNINGS[begun](room)
 
-async def test_a_reset_behind_a_half_close_means_that_the_request_is_over(room: Room) -> None:
-    stream = ask(room)
+    if half_closed:
+        stream.on_half_close()
+    stream.on_reset(reset)
 
-    stream.on_half_close()
-    stream.on_reset(RESET)
-
-    assert room.booked() == {}
-    assert ends(room, "finished", "none") == 1
+    assert len(room.booked()) == (outcome is None)
+    assert room.counts.silent == (reset == RESET and not half_closed)
+    assert outcome is None or ends(room, *outcome) == 1
+    assert sum(room.context.counters.failures.as_dict().values()) == (begun == "failed")
     await settled()
-
-
-async def test_a_lost_connection_takes_its_requests_along(room: Room) -> None:
-    ask(room).on_reset(CONNECT_ERROR)
-
-    assert room.booked() == {}
 
 
 async def test_a_half_close_alone_behind_the_pick_means_that_the_request_goes_on(
@@ -94,43 +107,6 @@ async def test_a_half_close_alone_much_later_means_that_the_request_is_over(room
     await settled()
 
     assert room.booked() == {}
-
-
-async def test_the_head_of_a_whole_answer_ends_it_and_teaches(room: Room) -> None:
-    stream = ask(room, WHOLE).answered(kind="application/json")
-
-    stream.on_reset(RESET)
-
-    assert room.booked() == {}
-    assert ends(room, "finished", "2xx") == 1
-
-
-async def test_the_head_of_an_error_ends_it_at_its_workers_cost(room: Room) -> None:
-    stream = ask(room).answered(500, kind="application/json")
-
-    stream.on_reset(RESET)
-
-    assert room.booked() == {}
-    assert sum(room.context.counters.failures.as_dict().values()) == 1
-
-
-async def test_a_stream_that_began_goes_on_when_the_gateway_needs_no_more(room: Room) -> None:
-    stream = ask(room).answered()
-
-    stream.on_reset(RESET)
-
-    assert len(room.booked()) == 1
-
-
-async def test_a_client_that_leaves_before_a_head_that_would_be_told_is_gone(room: Room) -> None:
-    heads_are_told(room)
-    stream = ask(room)
-
-    stream.on_half_close()
-    stream.on_reset(RESET)
-
-    assert ends(room, "client_gone", "none") == 1
-    await settled()
 
 
 async def test_a_gateway_that_tells_no_modes_is_believed_by_what_it_shows(room: Room) -> None:

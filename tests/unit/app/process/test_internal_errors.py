@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from kvmesh.app.process.internal_errors import InternalErrors
 from kvmesh.app.views.figure import Sources
 from kvmesh.app.views.process_figures import INTERNAL_ERRORS
-from kvmesh.tasks import guarded, report, supervise
+from kvmesh.tasks import guarded, report
 
 PROGRAM = """
 import asyncio
@@ -139,26 +139,3 @@ def test_a_fatal_error_ends_the_process_with_a_code(begin: str) -> None:
     assert ended.returncode == 1
     assert "ValueError: a bug" in ended.stderr
     assert "internal error" in ended.stdout + ended.stderr
-
-
-async def test_other_tasks_go_on(errors: InternalErrors) -> None:
-    ticks, ticked = [0], asyncio.Event()
-
-    async def tick() -> None:
-        while True:
-            ticks[0] += 1
-            if ticks[0] > 5:
-                ticked.set()
-            await asyncio.sleep(0)
-
-    async def fails() -> None:
-        raise ValueError("bug")
-
-    with capture_logs():
-        kept = [supervise("tick", tick), supervise("fails", fails)]
-        await ticked.wait()
-
-    assert errors.counts() == {"fails": 1}
-    for task in kept:
-        task.cancel()
-    await asyncio.gather(*kept, return_exceptions=True)

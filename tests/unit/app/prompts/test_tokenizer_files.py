@@ -43,10 +43,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_model(tmp_path_factory.mktemp("models") / "small")
 
 
-def test_without_a_directory_bytes_are_the_tokens() -> None:
-    assert isinstance(load_tokenizer(None), ByteTokenizer)
-
-
 def test_a_directory_is_loaded_with_its_template(model: str) -> None:
     tokenizer = load(model)
 

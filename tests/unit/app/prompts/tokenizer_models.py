@@ -92,12 +92,6 @@ CHATML = r"""
 {%- endif %}
 """
 
-LLAMA = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n\\n' + message['content'] | trim + '<|im_end|>' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n\\n' }}{% endif %}"
-)
-
 PARTS = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{% for part in message['content'] %}"

@@ -1,6 +1,6 @@
 """The client's side of one HTTP/2 connection, by the `h2` library, and frames made by hand."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -14,12 +14,8 @@ from h2.events import (
 )
 from h2.settings import SettingCodes
 
-from kvmesh.transport.grpc.connection import make_session
-from kvmesh.transport.grpc.limits import GrpcLimits
+from kvmesh._native import GrpcSession
 from kvmesh.transport.grpc.session_events import FAILED, Event
-from tests.reference.transport.grpc_messages import MessageReader, frame_messages
-from tests.reference.transport.grpc_session import Session
-from tests.reference.transport.library_session import LibrarySession
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD = [
@@ -30,8 +26,6 @@ HEAD = [
     ("te", "trailers"),
     ("content-type", "application/grpc"),
 ]
-MAKERS: Sequence[Callable[[GrpcLimits], Session]] = (make_session, LibrarySession)
-"""The session in use, and that of the library."""
 
 
 def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:
@@ -46,10 +40,19 @@ def failure(events: Iterable[Event]) -> int | None:
     return next((value[0] for _, kind, value in events if kind == FAILED), None)
 
 
+def whole_messages(data: bytes) -> tuple[list[bytes], bytes]:
+    """Return the messages that are whole, and what is left of bytes."""
+    found = []
+    while len(data) >= (end := 5 + int.from_bytes(data[1:5], "big")):
+        found.append(data[5:end])
+        data = data[end:]
+    return found, data
+
+
 class Client:
     """Speaks with a session: what it receives is kept by stream."""
 
-    def __init__(self, session: Session, *, window: int = 1 << 20) -> None:
+    def __init__(self, session: GrpcSession, *, window: int = 1 << 20) -> None:
         self.session = session
         self.connection = H2Connection(H2Configuration(client_side=True, header_encoding="latin-1"))
         self.connection.local_settings[SettingCodes.INITIAL_WINDOW_SIZE] = window
@@ -60,7 +63,7 @@ class Client:
         self.ended: list[int] = []
         self.resets: dict[int, int] = {}
         self.goaways: list[tuple[int, int]] = []
-        self._readers: dict[int, MessageReader] = {}
+        self._held: dict[int, bytes] = {}
 
     def call(self, *messages: bytes, head: object = None, end: bool = False) -> int:
         """Open a stream with messages; it goes out with the next `exchange`."""
@@ -71,7 +74,7 @@ class Client:
 
     def say(self, stream: int, *messages: bytes, end: bool = False) -> None:
         """Send messages, as many as fit into frames and windows."""
-        data = frame_messages(messages)
+        data = b"".join(b"\0%b%b" % (len(one).to_bytes(4, "big"), one) for one in messages)
         for at in range(0, len(data), 16_384):
             self.connection.send_data(stream, data[at : at + 16_384])
         if end:
@@ -97,9 +100,10 @@ class Client:
         """Take bytes of the session."""
         for event in self.connection.receive_data(data):
             if isinstance(event, DataReceived):
-                stream, reader = event.stream_id, self._readers
-                found = reader.setdefault(stream, MessageReader(1 << 30)).feed(event.data or b"")
+                stream = event.stream_id
+                found, rest = whole_messages(self._held.pop(stream, b"") + (event.data or b""))
                 self.messages.setdefault(stream, []).extend(found)
+                self._held[stream] = rest
                 if event.stream_ended is None and event.flow_controlled_length:
                     self.connection.acknowledge_received_data(event.flow_controlled_length, stream)
             elif isinstance(event, ResponseReceived | TrailersReceived):

@@ -1,9 +1,8 @@
-"""What a session makes of a client, compiled and by the library."""
-
-from collections.abc import Callable
+"""What a session makes of a client."""
 
 import pytest
 
+from kvmesh.transport.grpc.connection import make_session
 from kvmesh.transport.grpc.limits import GrpcLimits
 from kvmesh.transport.grpc.session_events import (
     BROKEN,
@@ -20,18 +19,11 @@ from tests.reference.transport.grpc_messages import RESOURCE_EXHAUSTED
 from tests.reference.transport.grpc_session import Session
 from tests.unit.transport.grpc.client import HEAD, MAKERS, Client, frame
 
-Make = Callable[[GrpcLimits], Session]
 LIMITS = GrpcLimits(max_streams=3, max_message_bytes=100_000)
 
 
-@pytest.fixture(params=MAKERS, ids=["in use", "library"])
-def make(request: pytest.FixtureRequest) -> Make:
-    found: Make = request.param
-    return found
-
-
-def test_an_answer_and_its_end_leave_at_once(make: Make) -> None:
-    client = Client(make(LIMITS))
+def test_an_answer_and_its_end_leave_at_once() -> None:
+    client = Client(make_session(LIMITS))
     stream = client.call(b"hello")
     client.exchange()
 
@@ -47,8 +39,8 @@ def test_an_answer_and_its_end_leave_at_once(make: Make) -> None:
     assert client.session.take() == b""
 
 
-def test_an_error_without_messages_has_one_head(make: Make) -> None:
-    client = Client(make(LIMITS))
+def test_an_error_without_messages_has_one_head() -> None:
+    client = Client(make_session(LIMITS))
     stream = client.call(end=True)
     client.exchange()
 
@@ -62,8 +54,8 @@ def test_an_error_without_messages_has_one_head(make: Make) -> None:
     assert client.session.open_streams == 0
 
 
-def test_what_a_client_leaves_half_closed_is_given_up(make: Make) -> None:
-    client = Client(make(LIMITS))
+def test_what_a_client_leaves_half_closed_is_given_up() -> None:
+    client = Client(make_session(LIMITS))
     stream = client.call(b"x")
     client.exchange()
     client.session.finish(stream, (b"y",), 0, b"")
@@ -76,8 +68,8 @@ def test_what_a_client_leaves_half_closed_is_given_up(make: Make) -> None:
     assert (client.messages[stream], client.ended) == ([b"y"], [stream])
 
 
-def test_a_reset_is_told_once_and_nothing_is_sent_after_it(make: Make) -> None:
-    client = Client(make(LIMITS))
+def test_a_reset_is_told_once_and_nothing_is_sent_after_it() -> None:
+    client = Client(make_session(LIMITS))
     stream = client.call(b"x")
     client.exchange()
 
@@ -91,8 +83,8 @@ def test_a_reset_is_told_once_and_nothing_is_sent_after_it(make: Make) -> None:
     assert (client.session.take(), client.session.open_streams) == (b"", 0)
 
 
-def test_nothing_is_told_of_a_stream_that_was_finished(make: Make) -> None:
-    client = Client(make(LIMITS))
+def test_nothing_is_told_of_a_stream_that_was_finished() -> None:
+    client = Client(make_session(LIMITS))
     first, second = client.call(b"x"), client.call(b"x")
     client.exchange()
     for stream in (first, second):
@@ -106,8 +98,8 @@ def test_nothing_is_told_of_a_stream_that_was_finished(make: Make) -> None:
     assert client.session.open_streams == 0
 
 
-def test_one_stream_too_many_is_refused_alone(make: Make) -> None:
-    client = Client(make(LIMITS))
+def test_one_stream_too_many_is_refused_alone() -> None:
+    client = Client(make_session(LIMITS))
     client.exchange()
     client.connection.remote_settings[3] = 100
     client.connection.remote_settings.acknowledge()
@@ -124,8 +116,8 @@ def test_one_stream_too_many_is_refused_alone(make: Make) -> None:
     [(b"\0\0\x01\x86\xa1", RESOURCE_EXHAUSTED), (b"\1\0\0\0\1x", UNIMPLEMENTED),
      (b"\0\xff\xff\xff\xff", RESOURCE_EXHAUSTED)],
 )  # fmt: skip
-def test_a_stream_of_no_messages_ends_alone(make: Make, bytes_sent: bytes, status: int) -> None:
-    client = Client(make(LIMITS))
+def test_a_stream_of_no_messages_ends_alone(bytes_sent: bytes, status: int) -> None:
+    client = Client(make_session(LIMITS))
     good, bad = client.call(b"x"), client.call()
     client.exchange()
 
@@ -140,8 +132,8 @@ def test_a_stream_of_no_messages_ends_alone(make: Make, bytes_sent: bytes, statu
     assert after == [(good, MESSAGE, b"y")]
 
 
-def test_an_end_within_a_message_is_told(make: Make) -> None:
-    client = Client(make(LIMITS))
+def test_an_end_within_a_message_is_told() -> None:
+    client = Client(make_session(LIMITS))
     stream = client.call()
     client.connection.send_data(stream, b"\0\0\0\0\5abc", end_stream=True)
 
@@ -153,8 +145,8 @@ def test_an_end_within_a_message_is_told(make: Make) -> None:
     assert client.session.open_streams == 0
 
 
-def test_trailers_of_a_client_end_its_side(make: Make) -> None:
-    client = Client(make(LIMITS))
+def test_trailers_of_a_client_end_its_side() -> None:
+    client = Client(make_session(LIMITS))
     stream = client.call(b"x")
     client.connection.send_headers(stream, [("x-trailer", "1")], end_stream=True)
 
@@ -166,9 +158,9 @@ def test_trailers_of_a_client_end_its_side(make: Make) -> None:
 # Flow control.
 
 
-def test_what_may_not_be_sent_waits_and_its_room_is_told(make: Make) -> None:
+def test_what_may_not_be_sent_waits_and_its_room_is_told() -> None:
     limits = GrpcLimits(write_buffer_bytes=40_000)
-    client = Client(make(limits), window=30_000)
+    client = Client(make_session(limits), window=30_000)
     stream = client.call(b"x")
     client.exchange()
 
@@ -180,8 +172,8 @@ def test_what_may_not_be_sent_waits_and_its_room_is_told(make: Make) -> None:
     assert client.messages[stream] == [b"y" * 49_995] * 2
 
 
-def test_what_is_held_in_and_out_is_counted_until_it_is_gone(make: Make) -> None:
-    client = Client(make(LIMITS), window=10_000)
+def test_what_is_held_in_and_out_is_counted_until_it_is_gone() -> None:
+    client = Client(make_session(LIMITS), window=10_000)
     answered, cut, begun = client.call(b"x"), client.call(b"x"), client.call()
     client.exchange()
 
@@ -201,8 +193,8 @@ def test_what_is_held_in_and_out_is_counted_until_it_is_gone(make: Make) -> None
     assert client.session.held_bytes == 0
 
 
-def test_a_stalled_stream_does_not_stall_the_others(make: Make) -> None:
-    client = Client(make(GrpcLimits()), window=10_000)
+def test_a_stalled_stream_does_not_stall_the_others() -> None:
+    client = Client(make_session(GrpcLimits()), window=10_000)
     stalled, lively = client.call(b"x"), client.call(b"x")
     client.exchange()
 
@@ -215,8 +207,8 @@ def test_a_stalled_stream_does_not_stall_the_others(make: Make) -> None:
     assert client.ended == [lively]
 
 
-def test_streams_share_a_window_in_turns(make: Make) -> None:
-    client = Client(make(GrpcLimits()), window=1 << 24)
+def test_streams_share_a_window_in_turns() -> None:
+    client = Client(make_session(GrpcLimits()), window=1 << 24)
     streams = [client.call(b"x") for _ in range(3)]
     client.exchange()
     blocker = client.call(b"x")
@@ -234,8 +226,8 @@ def test_streams_share_a_window_in_turns(make: Make) -> None:
     assert client.ended == []
 
 
-def test_a_smaller_initial_window_holds_what_is_sent_later(make: Make) -> None:
-    client = Client(make(GrpcLimits()), window=20_000)
+def test_a_smaller_initial_window_holds_what_is_sent_later() -> None:
+    client = Client(make_session(GrpcLimits()), window=20_000)
     stream = client.call(b"x")
     client.exchange()
     client.session.send(stream, (b"a" * 10_000,))
@@ -251,9 +243,9 @@ def test_a_smaller_initial_window_holds_what_is_sent_later(make: Make) -> None:
     assert client.session.send(stream, ()) == 0
 
 
-def test_a_held_stream_gets_one_window_and_the_others_theirs(make: Make) -> None:
+def test_a_held_stream_gets_one_window_and_the_others_theirs() -> None:
     limits = GrpcLimits(stream_window_bytes=10_000, connection_window_bytes=70_000)
-    client = Client(make(limits))
+    client = Client(make_session(limits))
     held, free = client.call(), client.call()
     client.exchange()
     client.session.hold(held)
@@ -270,8 +262,8 @@ def test_a_held_stream_gets_one_window_and_the_others_theirs(make: Make) -> None
     assert (stuck, client.connection.local_flow_control_window(held)) == (0, 10_000)
 
 
-def test_a_blocked_session_keeps_data_and_answers_pings(make: Make) -> None:
-    client = Client(make(GrpcLimits()))
+def test_a_blocked_session_keeps_data_and_answers_pings() -> None:
+    client = Client(make_session(GrpcLimits()))
     stream = client.call(b"x")
     client.exchange()
 
@@ -287,9 +279,9 @@ def test_a_blocked_session_keeps_data_and_answers_pings(make: Make) -> None:
     assert (client.messages[stream], client.ended) == ([b"y"], [stream])
 
 
-def test_padding_counts_and_is_dropped(make: Make) -> None:
+def test_padding_counts_and_is_dropped() -> None:
     limits = GrpcLimits(stream_window_bytes=2_000)
-    client = Client(make(limits))
+    client = Client(make_session(limits))
     stream = client.call()
     client.exchange()
 
@@ -301,8 +293,8 @@ def test_padding_counts_and_is_dropped(make: Make) -> None:
 # Ends of connections.
 
 
-def test_a_drain_takes_what_is_on_its_way_and_then_nothing(make: Make) -> None:
-    client = Client(make(LIMITS))
+def test_a_drain_takes_what_is_on_its_way_and_then_nothing() -> None:
+    client = Client(make_session(LIMITS))
     first = client.call(b"x")
     client.exchange()
 
@@ -322,8 +314,8 @@ def test_a_drain_takes_what_is_on_its_way_and_then_nothing(make: Make) -> None:
     assert client.session.open_streams == 2
 
 
-def test_a_head_in_pieces_is_one_head(make: Make) -> None:
-    session = make(LIMITS)
+def test_a_head_in_pieces_is_one_head() -> None:
+    session = make_session(LIMITS)
     client = Client(session)
     session.receive(client.connection.data_to_send())
     block = client.connection.encoder.encode([*HEAD, ("x-long", "v" * 3000)])
@@ -339,8 +331,8 @@ def test_a_head_in_pieces_is_one_head(make: Make) -> None:
     assert (b"x-long", b"v" * 3000) in events[0][2]
 
 
-def test_header_tables_of_a_client_shrink_and_grow(make: Make) -> None:
-    client = Client(make(LIMITS))
+def test_header_tables_of_a_client_shrink_and_grow() -> None:
+    client = Client(make_session(LIMITS))
     for size in (4096, 0, 100, 4096):
         client.connection.encoder.header_table_size = size
         for number in range(2):
@@ -352,8 +344,8 @@ def test_header_tables_of_a_client_shrink_and_grow(make: Make) -> None:
             client.exchange()
 
 
-def test_a_client_without_a_header_table_is_told_so_first(make: Make) -> None:
-    client = Client(make(LIMITS))
+def test_a_client_without_a_header_table_is_told_so_first() -> None:
+    client = Client(make_session(LIMITS))
     client.connection.update_settings({1: 0})
     client.exchange()
     for _ in range(2):

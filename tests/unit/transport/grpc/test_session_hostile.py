@@ -1,10 +1,9 @@
 """Clients that break the rules, or keep them only to the letter: bounded, with the right code."""
 
-from collections.abc import Callable
-
 import pytest
 from hpack import Encoder
 
+from kvmesh.transport.grpc.connection import make_session
 from kvmesh.transport.grpc.limits import GrpcLimits
 from kvmesh.transport.grpc.session_events import (
     COMPRESSION_ERROR,
@@ -14,22 +13,14 @@ from kvmesh.transport.grpc.session_events import (
     MESSAGE,
     PROTOCOL_ERROR,
 )
-from tests.reference.transport.grpc_session import Session
-from tests.unit.transport.grpc.client import HEAD, MAKERS, PREFACE, Client, failure, frame
+from tests.unit.transport.grpc.client import HEAD, PREFACE, Client, failure, frame
 
-Make = Callable[[GrpcLimits], Session]
 SETTINGS = frame(4)
 BLOCK = Encoder().encode(HEAD)
 OPEN = frame(1, 0x4, 1, BLOCK)
 LIMITS = GrpcLimits(
     max_idle_frames=50, max_early_resets=20, max_header_bytes=4096, stream_window_bytes=1000
 )
-
-
-@pytest.fixture(params=MAKERS, ids=["in use", "library"])
-def make(request: pytest.FixtureRequest) -> Make:
-    found: Make = request.param
-    return found
 
 
 @pytest.mark.parametrize(
@@ -66,10 +57,8 @@ def make(request: pytest.FixtureRequest) -> Make:
         (b"\0\x40\x01\0\0\0\0\0\1", {FRAME_SIZE_ERROR}),
     ],
 )  # fmt: skip
-def test_what_breaks_the_rules_ends_the_connection(
-    make: Make, sent: bytes, codes: set[int]
-) -> None:
-    session = make(LIMITS)
+def test_what_breaks_the_rules_ends_the_connection(sent: bytes, codes: set[int]) -> None:
+    session = make_session(LIMITS)
     session.receive(PREFACE + SETTINGS + OPEN)
     session.take()
 
@@ -103,16 +92,19 @@ def test_a_reset_of_a_stream_that_was_never_opened_ends_the_compiled_one() -> No
     assert found == PROTOCOL_ERROR
 
 
-def test_who_speaks_no_http2_is_told_at_once(make: Make) -> None:
+def test_who_speaks_no_http2_is_told_at_once() -> None:
     for words in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\0", PREFACE[:-1] + b"x"):
-        session = make(LIMITS)
+        session = make_session(LIMITS)
 
         assert failure(session.receive(words)) == PROTOCOL_ERROR
         assert session.greeted is False
 
 
-def test_settings_come_first(make: Make) -> None:
-    assert failure(make(LIMITS).receive(PREFACE + OPEN + frame(0, 0, 1))) in {PROTOCOL_ERROR, None}
+def test_settings_come_first() -> None:
+    assert failure(make_session(LIMITS).receive(PREFACE + OPEN + frame(0, 0, 1))) in {
+        PROTOCOL_ERROR,
+        None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -121,8 +113,8 @@ def test_settings_come_first(make: Make) -> None:
      frame(2, 0, 5, b"\0\0\0\0\1"), frame(0x42, 0, 0, b"?")],
     ids=["ping", "settings", "empty data", "window", "priority", "unknown"],
 )  # fmt: skip
-def test_a_flood_of_frames_that_move_nothing_ends(make: Make, one: bytes) -> None:
-    session = make(LIMITS)
+def test_a_flood_of_frames_that_move_nothing_ends(one: bytes) -> None:
+    session = make_session(LIMITS)
     session.receive(PREFACE + SETTINGS + OPEN)
     session.take()
 
@@ -132,8 +124,8 @@ def test_a_flood_of_frames_that_move_nothing_ends(make: Make, one: bytes) -> Non
     assert len(session.take()) < 20 * LIMITS.max_idle_frames
 
 
-def test_messages_make_up_for_the_window_that_is_granted(make: Make) -> None:
-    session = make(LIMITS)
+def test_messages_make_up_for_the_window_that_is_granted() -> None:
+    session = make_session(LIMITS)
     session.receive(PREFACE + SETTINGS + OPEN)
     useful = frame(0, 0, 1, b"\0\0\0\0\1x") + frame(8, 0, 1, b"\0\0\0\1") * 3
 
@@ -142,8 +134,8 @@ def test_messages_make_up_for_the_window_that_is_granted(make: Make) -> None:
         assert [kind for _, kind, _ in events] == [MESSAGE]
 
 
-def test_rapid_resets_end_the_connection(make: Make) -> None:
-    session = make(LIMITS)
+def test_rapid_resets_end_the_connection() -> None:
+    session = make_session(LIMITS)
     session.receive(PREFACE + SETTINGS)
     attack = b"".join(
         frame(1, 0x4, stream, Encoder().encode(HEAD)) + frame(3, 0, stream, b"\0\0\0\x08")
@@ -156,9 +148,9 @@ def test_rapid_resets_end_the_connection(make: Make) -> None:
     assert len(events) <= 3 * LIMITS.max_early_resets
 
 
-def test_headers_without_an_end_are_bounded(make: Make) -> None:
+def test_headers_without_an_end_are_bounded() -> None:
     for piece in (b"", b"x" * 1000):
-        session = make(LIMITS)
+        session = make_session(LIMITS)
         session.receive(PREFACE + SETTINGS + frame(1, 0, 1, BLOCK))
 
         found = failure(session.receive(frame(9, 0, 1, piece) * 1000))
@@ -166,8 +158,8 @@ def test_headers_without_an_end_are_bounded(make: Make) -> None:
         assert found in {ENHANCE_YOUR_CALM, PROTOCOL_ERROR}
 
 
-def test_a_small_block_that_means_much_is_refused(make: Make) -> None:
-    session = make(LIMITS)
+def test_a_small_block_that_means_much_is_refused() -> None:
+    session = make_session(LIMITS)
     session.receive(PREFACE + SETTINGS)
     block = Encoder().encode([*HEAD, ("x-bomb", "b" * 3000)]) + b"\xbe" * 5000
 
@@ -185,8 +177,8 @@ def test_a_small_block_that_means_much_is_refused(make: Make) -> None:
         [*HEAD, ("x", "a\nb")],
     ],
 )  # fmt: skip
-def test_a_malformed_head_opens_nothing(make: Make, head: list[tuple[str, str]]) -> None:
-    session = make(LIMITS)
+def test_a_malformed_head_opens_nothing(head: list[tuple[str, str]]) -> None:
+    session = make_session(LIMITS)
     session.receive(PREFACE + SETTINGS)
     block = b"".join(
         b"\0%c%b%c%b" % (len(name), name.encode(), len(value), value.encode())
@@ -203,7 +195,7 @@ def test_a_long_message_takes_room_as_its_bytes_arrive() -> None:
     """4,096 streams that announce 4 MB each hold what was sent, not what was announced."""
     import tracemalloc  # noqa: PLC0415  it slows what runs beside it
 
-    session = MAKERS[0](GrpcLimits())
+    session = make_session(GrpcLimits())
     session.receive(PREFACE + SETTINGS)
     encoder = Encoder()
     tracemalloc.start()
@@ -217,7 +209,7 @@ def test_a_long_message_takes_room_as_its_bytes_arrive() -> None:
 
 
 def test_a_session_is_not_entered_from_within_and_wrong_arguments_are_said() -> None:
-    session = MAKERS[0](GrpcLimits())
+    session = make_session(GrpcLimits())
     client = Client(session)
     stream = client.call(b"x")
     client.exchange()

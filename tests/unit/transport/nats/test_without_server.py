@@ -137,23 +137,29 @@ async def test_the_oldest_unanswered_appends_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "data"),
+    ("number", "data", "headers", "count", "acked"),
     [
-        ("1", b"garbage"),
-        ("x", b'{"seq":1}'),
-        ("1", b'{"error":{"err_code":10077,"description":"no room"}}'),
+        ("1", b"garbage", None, "refused", []),
+        ("x", b'{"seq":1}', None, "refused", [9]),
+        ("1", b'{"error":{"err_code":10077,"description":"no room"}}', None, "refused", []),
+        ("1", b'{"seq":4,"duplicate":true}', None, "duplicates", [4]),
+        ("1", b"", b"NATS/1.0 503\r\n\r\n", "homeless", []),
     ],
 )
-async def test_an_ack_that_is_none_is_refused_and_counted(number: str, data: bytes) -> None:
+async def test_an_ack_counts_as_what_it_is(
+    number: str, data: bytes, headers: bytes | None, count: str, acked: list[int]
+) -> None:
     journal = await connected_journal()
     acks: list[int] = []
     journal.append("ev.w1", b"x", acks.append)
 
-    journal._on_ack(f"{journal._inbox}{number}", b"", data, None)
+    journal._on_ack(f"{journal._inbox}{number}", b"", data, headers)
     journal._on_ack(f"{journal._inbox}1", b"", b'{"seq":9}', None)
 
-    assert journal.statistics().refused == 1
-    assert acks == ([9] if number == "x" else [])
+    statistics = journal.statistics()
+    counts = {one: getattr(statistics, one) for one in ("refused", "duplicates", "homeless")}
+    assert counts == {**dict.fromkeys(counts, 0), count: 1}
+    assert acks == acked
 
 
 async def test_appends_that_nobody_answers_are_a_trouble_until_one_is_answered(
@@ -202,17 +208,6 @@ async def test_a_full_buffer_is_no_silence_of_the_servers() -> None:
     assert connection.troubles.warnings() == ()
 
 
-async def test_a_message_that_was_stored_before_is_acknowledged_too() -> None:
-    journal = await connected_journal()
-    acks: list[int] = []
-    journal.append("ev.w1", b"x", acks.append)
-
-    journal._on_ack(f"{journal._inbox}1", b"", b'{"seq":4,"duplicate":true}', None)
-
-    assert acks == [4]
-    assert journal.statistics().duplicates == 1
-
-
 def test_a_shortage_is_told_from_other_refusals() -> None:
     silence = TransportError("no answer in 2 s")
     silence.__cause__ = TimeoutError()
@@ -221,17 +216,6 @@ def test_a_shortage_is_told_from_other_refusals() -> None:
     assert shortage(refusal("S", ErrorBody(503, 10023, "no room"))) == "no room (code 10023)"
     assert shortage(refusal("S", ErrorBody(400, 10071, "wrong last sequence"))) == ""
     assert shortage(TransportError("nobody listens")) == ""
-
-
-async def test_a_message_without_a_stream_is_homeless_and_not_refused() -> None:
-    journal = await connected_journal()
-    acks: list[int] = []
-    journal.append("ev.w1", b"x", acks.append)
-
-    journal._on_ack(f"{journal._inbox}1", b"", b"", b"NATS/1.0 503\r\n\r\n")
-
-    assert (journal.statistics().homeless, journal.statistics().refused) == (1, 0)
-    assert acks == []
 
 
 async def test_a_message_that_cannot_be_sent_is_refused() -> None:

@@ -1,9 +1,5 @@
-import os
-import subprocess
-import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -54,43 +50,3 @@ async def test_a_taken_port_is_told(tmp_path: Path) -> None:
 
     await second.stop()
     await first.stop()
-
-
-@pytest.mark.integration
-async def test_a_frozen_server_can_be_stopped(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path / "store")
-    await server.start()
-    server.freeze()
-
-    await server.stop()
-
-    assert not server.program.runs()
-
-
-@pytest.mark.integration
-async def test_the_server_dies_with_its_parent(tmp_path: Path, eventually: Any) -> None:
-    program = (
-        "import asyncio, pathlib, sys, time\n"
-        "from kvmesh.app.ops.nats.server import NatsServer\n"
-        "server = NatsServer(pathlib.Path(sys.argv[1]))\n"
-        "asyncio.run(server.start())\n"
-        "print(server.program.pid(), flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    argv = [sys.executable, "-c", program, str(tmp_path / "store")]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as parent:  # noqa: ASYNC220
-        assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        os.kill(pid, 0)
-        parent.kill()
-
-    await eventually(lambda: not is_running(pid))
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rsplit(") ", 1)[1][0] != "Z"

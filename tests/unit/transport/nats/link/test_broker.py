@@ -8,9 +8,9 @@ from faststream.nats import TestNatsBroker
 from nats.aio.subscription import Subscription
 
 from kvmesh.actors.kernel import Message
-from kvmesh.actors.messages import Drain, Resync, Status
+from kvmesh.actors.messages import Drain, Resync
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.errors import CodecError, NoWorkerError, TransportError
+from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
 from kvmesh.transport.commands import CommandDesk, decode_reply, encode_command
 from kvmesh.transport.nats.link.broker import SharedBroker
@@ -34,10 +34,6 @@ class Target:
         self.reported.append(command)
         return {"from": command.next_seq}
 
-    async def status(self, command: Status) -> None:
-        self.reported.append(command)
-        raise NoWorkerError("nobody here")
-
 
 @pytest.fixture
 def target() -> Target:
@@ -58,29 +54,12 @@ class Asker:
 
 @pytest.fixture
 async def control(target: Target) -> AsyncIterator[Asker]:
-    desk = CommandDesk({Drain: target.drain, Resync: target.resync, Status: target.status})
+    desk = CommandDesk({Drain: target.drain, Resync: target.resync})
     client = NatsClient(Signing(get_logger()))
     received = {one: Subscription(client) for one in (SUBJECT, "kvmesh.ctl.code.all")}
     broker = SharedBroker(client, received, desk.handle)
     async with TestNatsBroker(broker):
         yield Asker(broker, desk)
-
-
-async def test_a_command_reaches_its_handler_and_its_result_the_asker(
-    control: Asker, target: Target
-) -> None:
-    result = await control.ask(SUBJECT, RESYNC, dict[str, int])
-
-    assert result == {"from": 3}
-    assert target.reported == [RESYNC]
-    assert control.desk.statistics().handled == 1
-
-
-async def test_a_refusal_tells_the_asker_why(control: Asker) -> None:
-    with pytest.raises(TransportError, match=r"Status to .* refused: nobody here"):
-        await control.ask(SUBJECT, Status(), dict[str, Any])
-
-    assert control.desk.statistics().refused == 1
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xc1", b"\xff" * 100, b'{"seq": 3}'])
@@ -103,14 +82,10 @@ async def test_a_handlers_bug_is_reported_and_answered(control: Asker, target: T
     assert isinstance(contexts[0]["exception"], AttributeError)
 
 
-async def test_an_answer_of_another_type_is_a_codec_error(control: Asker) -> None:
-    with pytest.raises(CodecError, match="unreadable answer"):
-        await control.ask(SUBJECT, RESYNC, list[str])
-
-
 async def test_a_command_published_without_asking_is_carried_out(
     control: Asker, target: Target
 ) -> None:
     await control.broker.publish(msgspec.msgpack.encode(RESYNC), SUBJECT)
 
     assert target.reported == [RESYNC]
+    assert control.desk.statistics().handled == 1
