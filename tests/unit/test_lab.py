@@ -82,8 +82,11 @@ def test_completion_works_without_the_laboratory() -> None:
     assert "meta-router" in out
 
 
-def test_the_settings_of_a_simulated_engine_are_printed_without_the_laboratory() -> None:
-    code, out, _ = run_without("config", "mocker")
+def test_the_settings_of_a_simulated_engine_are_those_of_the_laboratory() -> None:
+    code, out, err = run_without("config", "mocker")
 
-    assert code == 0
-    assert "num-gpu-blocks-override" in out
+    reported = "kvmesh: `kvmesh config mocker` needs kvmesh-lab, which is not installed"
+    assert (code, out, err) == (2, "", f"{reported}: pip install kvmesh-lab\n")
+    code, out, err = run_without("config", "all")
+    assert (code, err) == (0, "")
+    assert "num-gpu-blocks-override" not in out

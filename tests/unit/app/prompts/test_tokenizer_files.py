@@ -15,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 
 from kvmesh.app.prompts.tokenizer import load_tokenizer
 from kvmesh.core.chat.chat import ChatInput
-from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer, check_ids
+from kvmesh.core.prompts.byte_tokenizer import check_ids
 from kvmesh.core.prompts.hf_tokenizer import HfTokenizer
 from kvmesh.core.prompts.segment_cache import AddedToken
 from kvmesh.core.prompts.tokenizer_facts import TokenizerOptions, TooMuchNewTextError

@@ -1,5 +1,7 @@
 """What the serving path asks of the governor besides `ask`: who need not be asked, and why not."""
 
+from math import inf
+
 import pytest
 
 from kvmesh.core.programs.governor import Governor
@@ -9,6 +11,7 @@ from tests.unit.core.programs.program_cases import (
     W2,
     SmallFleet,
     key,
+    make_end,
     make_governor,
     make_turn,
 )

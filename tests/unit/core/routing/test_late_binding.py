@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from kvmesh._native import Placed
-from kvmesh.core.admission.queue import AdmissionOptions
+from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.admission.shares import ShareRow, Shares, key_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
@@ -132,15 +132,6 @@ def test_whoever_waits_too_long_or_leaves_is_forgotten() -> None:
     scheduler.first_token("r1", 1.0)
     assert release(binding, 1.0) == []
     assert binding.queue.options.max_wait_s == 1.0
-
-
-def ask_held(binding: LateBinding, *requests: RouteRequest) -> None:
-    for request in requests:
-        assert binding.ask(request, 0.0) is None
-
-
-def released_ids(binding: LateBinding, now: float) -> list[str]:
-    return [one.request_id for one in release(binding, now)]
 
 
 def test_a_tenant_is_charged_for_what_its_worker_computes_and_generates() -> None:

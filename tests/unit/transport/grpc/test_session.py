@@ -15,11 +15,11 @@ from kvmesh.transport.grpc.session_events import (
     RESUMED,
     UNIMPLEMENTED,
 )
-from tests.reference.transport.grpc_messages import RESOURCE_EXHAUSTED
-from tests.reference.transport.grpc_session import Session
-from tests.unit.transport.grpc.client import HEAD, MAKERS, Client, frame
+from tests.unit.transport.grpc.client import HEAD, Client, frame
 
 LIMITS = GrpcLimits(max_streams=3, max_message_bytes=100_000)
+
+RESOURCE_EXHAUSTED = 8
 
 
 def test_an_answer_and_its_end_leave_at_once() -> None:

@@ -71,9 +71,9 @@ def test_what_breaks_the_rules_ends_the_connection(sent: bytes, codes: set[int])
     assert session.take() == b""
 
 
-def test_more_data_than_the_connections_window_ends_it(make: Make) -> None:
+def test_more_data_than_the_connections_window_ends_it() -> None:
     limits = GrpcLimits(connection_window_bytes=65_535, stream_window_bytes=1 << 20)
-    session = make(limits)
+    session = make_session(limits)
     session.receive(PREFACE + SETTINGS + OPEN)
     message = b"\0" + (80_000).to_bytes(4, "big") + b"x" * 80_000
 
@@ -83,8 +83,8 @@ def test_more_data_than_the_connections_window_ends_it(make: Make) -> None:
     assert found == FLOW_CONTROL_ERROR
 
 
-def test_a_reset_of_a_stream_that_was_never_opened_ends_the_compiled_one() -> None:
-    session = MAKERS[0](LIMITS)
+def test_a_reset_of_a_stream_that_was_never_opened_ends_the_connection() -> None:
+    session = make_session(LIMITS)
     session.receive(PREFACE + SETTINGS + OPEN)
 
     found = failure(session.receive(frame(3, 0, 9, b"\0\0\0\1")))
