@@ -13,10 +13,11 @@ from tests.unit.core.dispatch.test_placing import BODY, dispatch_to
 from tests.unit.core.programs.program_cases import make_turn
 
 
-def placed_by(dispatch: Dispatch, name: bytes = b"r") -> Placed:
+def placed_by(dispatch: Dispatch, name: bytes = b"r", adapter: str = "") -> Placed:
     scanned = scan(BODY, True)
     assert scanned is not None
-    placed = Placer(dispatch).decide(ScannedPrompt(scanned), name, NO_WISHES, 1.0)
+    prompt = ScannedPrompt(scanned, adapter=adapter)
+    placed = Placer(dispatch).decide(prompt, name, NO_WISHES, 1.0)
     assert isinstance(placed, Placed)
     return placed
 
@@ -32,6 +33,13 @@ def test_what_was_placed_makes_its_request_when_it_is_needed(*, chooses: bool) -
     assert one.made is None
     assert (one.request.request_id, one.request.tenant, one.request.turn) == ("r", "acme", turn)
     assert one.known_hashes is one.request.hashes
+
+
+@pytest.mark.parametrize("adapter", ["", "poet"])
+def test_what_was_placed_keeps_its_adapter(adapter: str) -> None:
+    placed = placed_by(dispatch_to("w"), adapter=adapter)
+
+    assert at_once(placed, RequestWishes(), None).request.adapter == adapter
 
 
 def test_what_was_read_is_not_plain_and_lets_its_hashes_go() -> None:
