@@ -25,6 +25,9 @@ from kvmesh.core.programs.table import (
 )
 from kvmesh.core.programs.turn import Client, Stop, Turn, TurnEnd
 
+CLAIM_S: Final = 1.0
+"""So long room is left for a turn that was let go, here or by another replica, to be placed."""
+
 MOST_KEPT_S: Final = 3600.0
 """No pause is so long that a context stays reserved for more, whatever a sibling tells."""
 
@@ -182,7 +185,7 @@ class Bookkeeper:
         agent.since_s = now - record.since_s
         agent.keep_s = record.keep_s
         agent.late_s = now - record.late_s if record.late_s >= 0.0 else -inf
-        if agent.worker is not None:
+        if agent.worker is not None and agent.since_s - agent.late_s <= CLAIM_S:
             self._swaps.note(agent.worker, agent.late_s)
         self._drop_elsewhere(key)
         if agent.phase == "running" or agent.running:

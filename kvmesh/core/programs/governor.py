@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.programs.bookkeeper import Bookkeeper, Fleet
+from kvmesh.core.programs.bookkeeper import CLAIM_S, Bookkeeper, Fleet
 from kvmesh.core.programs.held import GovernorOptions, HeldTurns
 from kvmesh.core.programs.pricing import LEAST_TURNOVER
 from kvmesh.core.programs.seats import Rank
@@ -31,9 +31,6 @@ ANYWHERE: Final = Grant()
 
 SMALL_SHARE: Final = 0.01
 """What needs less of a cache is never held."""
-
-CLAIM_S: Final = 1.0
-"""So long room is left for a turn that was let go, here or by another replica, to be placed."""
 
 LAPSE_S: Final = 5.0
 """A turn that another replica holds, and did not let go for so long when it should have, is held no
@@ -176,14 +173,13 @@ class Governor(Bookkeeper):
                 continue
             if late:
                 agent.late_s = now
-            grant = self._find_place(agent, now, held.among)
+            # A swap goes where it is noted: siblings know of it by where the turn is then.
+            grant = place if request_id == swapped else self._find_place(agent, now, held.among)
             if grant is None and not late:
                 vain += 1
                 continue
             if late:
                 self._counts["late"] += 1
-            if request_id == swapped and grant is None:
-                grant = place
             grant = grant or ANYWHERE
             self.waiting.let_go(request_id)
             self._counts["released"] += 1

@@ -17,6 +17,12 @@ def scan(*pieces: bytes) -> EventStream:
     return scanner
 
 
+def test_counts_of_usage_never_fall() -> None:
+    before = Usage(3, 5, None)
+
+    assert find_usage(b'{"usage":{"prompt_tokens":2,"completion_tokens":1}}', before) == before
+
+
 @pytest.mark.parametrize("data", [b'{"error":null}', b'{"a":"error"}', b'["error"]', b'"error"x'])
 def test_the_word_error_alone_is_no_error(data: bytes) -> None:
     scanner = scan(b"data: %b\n\n" % data)

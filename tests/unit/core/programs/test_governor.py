@@ -2,6 +2,7 @@ from math import inf
 
 import pytest
 
+from kvmesh.core.programs.bookkeeper import CLAIM_S
 from kvmesh.core.programs.governor import LAPSE_S, LOOKED_AT
 from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.pricing import LEAST_TURNOVER, WORTH
@@ -263,6 +264,36 @@ def test_a_late_turn_goes_home_where_that_is_as_soon() -> None:
     assert governor.ask(make_turn("b", 700, 2), 11.0) is None
 
     assert governor.release(11.0 + SWAPPED_S) == [("b/2", Grant(frozenset({W2})))]
+
+
+def test_a_swap_goes_where_siblings_count_it() -> None:
+    one, two = (make_governor(quick_fleet(w2=1000), max_wait_s=inf) for _ in range(2))
+    turn = make_turn("b", 700)
+    for governor in (one, two):
+        governor.chosen(turn, W2, 0.0)
+        governor.ended(turn, make_end(W2), 0.0)
+        take(governor, "a", 700, 10.0)
+        governor.chosen(make_turn("c", 600), W2, 10.0)
+        governor.chosen(make_turn("d", 100), W2, 10.0)
+    assert one.ask(make_turn("b", 700, 2), 11.0) is None
+    swapped = two.table.agents[key("d")]
+    swapped.late_s, swapped.since_s, swapped.revision = 20.0, 20.0, 9
+    assert not one.receive(swapped.key, swapped.record(20.0), 20.0)
+
+    # Not at home, where a sibling has swapped since.
+    assert one.release(11.0 + SWAPPED_S) == [("b/2", Grant(frozenset({W1})))]
+
+
+def test_a_turn_let_go_late_elsewhere_and_long_ago_is_no_swap_of_its_engine_now() -> None:
+    one, two = (make_governor(quick_fleet(), max_wait_s=inf) for _ in range(2))
+    for governor in (one, two):
+        take(governor, "a", 700, 0.0)
+    assert one.ask(make_turn("b", 700), 1.0) is None
+    moved = two.table.agents[key("a")]
+    moved.late_s, moved.since_s, moved.revision = 5.0, 5.0 + 2 * CLAIM_S, 9
+    assert not one.receive(moved.key, moved.record(8.0), 8.0)
+
+    assert one.release(1.0 + SWAPPED_S) == [("b/1", Grant(frozenset({W1})))]
 
 
 def test_what_requests_of_no_program_hold_is_no_room() -> None:
