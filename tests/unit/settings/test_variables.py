@@ -64,9 +64,14 @@ def test_what_counts_elsewhere_or_kubernetes_makes_of_services_is_not_named() ->
         "KVMESH_NO_PROGRESS": "1",
     }
     ends = {
-        **{"SERVICE_HOST": "10.0.0.1", "SERVICE_PORT": "80", "SERVICE_PORT_HTTP": "80"},
-        **{"PORT": "tcp://10.0.0.1:80", "PORT_80_TCP": "tcp://10.0.0.1:80"},
-        **{"PORT_80_TCP_PROTO": "tcp", "PORT_80_TCP_PORT": "80", "PORT_80_TCP_ADDR": "10.0.0.1"},
+        "SERVICE_HOST": "10.0.0.1",
+        "SERVICE_PORT": "80",
+        "SERVICE_PORT_HTTP": "80",
+        "PORT": "tcp://10.0.0.1:80",
+        "PORT_80_TCP": "tcp://10.0.0.1:80",
+        "PORT_80_TCP_PROTO": "tcp",
+        "PORT_80_TCP_PORT": "80",
+        "PORT_80_TCP_ADDR": "10.0.0.1",
     }
     services = {f"KVMESH_META_ROUTER_{end}": value for end, value in ends.items()}
 
