@@ -93,13 +93,18 @@ async def test_a_fault_is_found_by_the_cases_that_it_breaks(fault: Fault, found:
 
 
 async def test_lost_pieces_show_through_envoy() -> None:
-    """The picker ends its call after the pick: Envoy answers 200 and loses what comes then."""
-    results = await try_reference(
-        "closes-early", only=("envoy-obeyed", "envoy-streams", "envoy-errors", "envoy-slow")
-    )
+    """The picker ends its call after the pick: Envoy answers 200 and loses what comes then, where
+    it knows of the end before that comes.
+    """
+    for _ in range(5):
+        results = await try_reference(
+            "closes-early", only=("envoy-obeyed", "envoy-streams", "envoy-errors", "envoy-slow")
+        )
+        assert "envoy-obeyed" in results
+        if broken(results):
+            return
 
-    assert broken(results)
-    assert "envoy-obeyed" in results
+    raise AssertionError("nothing was lost in five trials")
 
 
 async def test_a_spoofed_destination_shows_through_envoy() -> None:
