@@ -3,8 +3,6 @@
 
 #define MOST_CONTINUATIONS 64
 
-static const uint8_t drain_ping[8] = "kvmesh\0\1";
-
 static int take_settings(Session *self, const Frame *frame, PyObject *events) {
     enum { HEADER_TABLE_SIZE = 1, ENABLE_PUSH, MAX_CONCURRENT, INITIAL_WINDOW, MAX_FRAME };
     FAIL_IF(frame->stream != 0, PROTOCOL_ERROR, "SETTINGS on a stream");

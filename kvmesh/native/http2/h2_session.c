@@ -6,8 +6,6 @@
 #include "base/shell.h"
 #include "http2/h2_session.h"
 
-static const uint8_t drain_ping[8] = "kvmesh\0\1";
-
 static int enter(Session *self) {
     REFUSE(self->busy, PyExc_RuntimeError, "a GrpcSession was called from within itself");
     self->busy = 1;

@@ -24,6 +24,9 @@ enum { OPENED, MESSAGE, ENDED, RESET, RESUMED, BROKEN, FAILED };
 /* gRPC status codes. */
 enum { GRPC_RESOURCE_EXHAUSTED = 8, GRPC_UNIMPLEMENTED = 12, GRPC_INTERNAL = 13 };
 
+/* What a PING says that is sent when a connection drains; its answer ends the wait. */
+static const uint8_t drain_ping[8] = "kvmesh\0\1";
+
 typedef struct {
     uint8_t *at;
     size_t start, size, room; /* bytes from `start` to `size` are held */

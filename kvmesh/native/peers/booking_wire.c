@@ -6,9 +6,7 @@
 #define MAX_ORDINAL (1ULL << 62) /* kvmesh.bounds.MAX_ORDINAL */
 #define MAX_NAME 512             /* kvmesh.bounds.MAX_NAME */
 
-enum { SHORT_BYTES = 8, GREW_BYTES = 16, FAILED_BYTES = 24 };
-
-static inline Py_ssize_t padded(Py_ssize_t bytes) { return (bytes + 7) / 8 * 8; }
+enum { GREW_BYTES = 16 };
 
 static inline Py_ssize_t most_graded(uint32_t blocks) {
     long long count = graded_length(blocks);

@@ -8,6 +8,8 @@
 #define MOST_STATES 4    /* that begin in one message */
 #define HEAD_BYTES 24
 #define PLACED_BYTES 32 /* without its hashes */
+#define SHORT_BYTES 8   /* of a record of no more, and before the text of a name */
+#define FAILED_BYTES 24 /* without its text */
 
 enum {
     RECORD_PLACED,
@@ -29,6 +31,9 @@ typedef struct {
     int shares;
     Py_ssize_t end; /* of the records */
 } WireHead;
+
+/* Return how many bytes a text of so many takes in a record. */
+static inline Py_ssize_t padded(Py_ssize_t bytes) { return (bytes + 7) / 8 * 8; }
 
 static inline uint32_t read_u16(const uint8_t *at) { return (uint32_t)at[0] | (uint32_t)at[1] << 8; }
 

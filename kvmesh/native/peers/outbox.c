@@ -6,7 +6,7 @@
 
 #define MOST_NAME 512 /* characters: kvmesh.bounds.MAX_NAME */
 
-enum { FAILED_BYTES = 24, MOST_RETRIED = 1024 };
+enum { MOST_RETRIED = 1024 };
 enum { MOST_WORKERS = 1 << 14, FIRST_ROOM = 4096, MOST_BYTES = 4 << 20 };
 
 static Published *published_new(uint32_t number, long long upto) {
@@ -25,8 +25,6 @@ static void put_seconds(uint8_t *at, double seconds) {
 }
 
 static uint32_t clamp32(long long amount) { return (uint32_t)within(0, amount, UINT32_MAX); }
-
-static size_t padded(size_t bytes) { return (bytes + 7) & ~(size_t)7; }
 
 /* Leave out all that waits, and `more` events: peers find the gap in their numbers. */
 static void leave_out(BookingOutbox *self, unsigned long long more) {
@@ -120,7 +118,7 @@ static int name_worker(BookingOutbox *self, PyObject *name, uint32_t *number) {
     }
     published->upto = self->state;
     *number = published->number;
-    uint8_t *record = add(self, RECORD_NAMED, published->number, 8 + padded((size_t)length));
+    uint8_t *record = add(self, RECORD_NAMED, published->number, SHORT_BYTES + padded(length));
     if (record == NULL) {
         return 0;
     }
@@ -224,7 +222,7 @@ void outbox_served(BookingOutbox *self, PyObject *request_id) {
 /* Tell that a booking, which is taken out already, failed, and keep its number. */
 static void fail(BookingOutbox *self, PyObject *request_id, Published *published, const Failure *failure) {
     Py_ssize_t length = failure->kind == NULL ? 0 : PyBytes_GET_SIZE(failure->kind);
-    uint8_t *record = add(self, RECORD_FAILED, published->number, FAILED_BYTES + padded((size_t)length));
+    uint8_t *record = add(self, RECORD_FAILED, published->number, FAILED_BYTES + padded(length));
     if (record != NULL) {
         record[1] = (uint8_t)failure->verdict;
         record[2] = (uint8_t)length;
