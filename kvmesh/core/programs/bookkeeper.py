@@ -185,6 +185,7 @@ class Bookkeeper:
         agent.since_s = now - record.since_s
         agent.keep_s = record.keep_s
         agent.late_s = now - record.late_s if record.late_s >= 0.0 else -inf
+        # A wait that ended late some turns ago says nothing of the worker where it is now.
         if agent.worker is not None and agent.since_s - agent.late_s <= CLAIM_S:
             self._swaps.note(agent.worker, agent.late_s)
         self._drop_elsewhere(key)

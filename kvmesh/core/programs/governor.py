@@ -132,7 +132,7 @@ class Governor(Bookkeeper):
             return ANYWHERE
         agent = self.table.find(turn.agent)
         if agent is None:
-            agent = Agent(turn.agent, turn.program, turn.tenant, now)
+            agent = Agent(turn.agent, turn.program, turn.tenant, now, now)
         known = agent.tokens
         agent.tokens = max(known, turn.prompt_tokens + turn.expected_output_tokens)
         grant = self._find_place(agent, now)
@@ -330,7 +330,8 @@ class Governor(Bookkeeper):
             turn = held.turn
             agent = self.table.find(turn.agent)
             if agent is None:  # its place in the table went to another
-                agent = Agent(turn.agent, turn.program, turn.tenant, held.since_s)
+                since_s = held.since_s
+                agent = Agent(turn.agent, turn.program, turn.tenant, since_s, since_s)
                 agent.tokens = turn.prompt_tokens
             late = request_id == swapped or now >= self.waiting.until_s(held)
             queue.append((self._place_of(agent, tenants, late=late), request_id, agent))

@@ -69,7 +69,7 @@ class Agent(msgspec.Struct, eq=False):
     program: str
     tenant: str
     began_s: float
-    since_s: float = 0.0
+    since_s: float
     client: Client = ""
     priority: int = 0
     phase: Phase = "paused"
@@ -89,9 +89,6 @@ class Agent(msgspec.Struct, eq=False):
     prompt_worker: WorkerId | None = None
     paced: bool = True
     failed: bool = False
-
-    def __post_init__(self) -> None:
-        self.since_s = self.began_s
 
     def enter(self, phase: Phase, now: float) -> None:
         """Change the phase."""
@@ -206,7 +203,7 @@ class ProgramTable:
         parent = self.agents.get(program)
         if parent is not None:  # itself a sub-agent, perhaps: the root is the program of all
             program = parent.program
-        agent = self.agents[key] = Agent(key, program, tenant, now)
+        agent = self.agents[key] = Agent(key, program, tenant, now, now)
         self._tenants.setdefault(tenant, OrderedDict())[key] = None
         siblings = self._programs.setdefault(program, set())
         for sibling in siblings:

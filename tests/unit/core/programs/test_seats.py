@@ -7,7 +7,7 @@ from tests.unit.core.programs.program_cases import W1, W2
 
 
 def make_agent(name: str, tokens: int, worker: WorkerId | None = W1, began_s: float = 0.0) -> Agent:
-    agent = Agent(name, name, "", began_s)
+    agent = Agent(name, name, "", began_s, began_s)
     agent.tokens, agent.worker = tokens, worker
     return agent
 

@@ -202,7 +202,7 @@ def test_dearer_prefill_is_kept_where_cheap_prefill_is_not() -> None:
 
 @pytest.mark.parametrize("stop", ["tool", "end", "length", ""])
 def test_the_chance_of_return_is_that_of_the_published_pauses(stop: Stop) -> None:
-    agent = Agent(key("a"), key("a"), "", 0.0)
+    agent = Agent(key("a"), key("a"), "", 0.0, 0.0)
     agent.stop = stop
     median = {"tool": 9.0, "end": 218.0}.get(stop, 10.0)
     late = {"tool": 70.0, "end": 3785.0}.get(stop, 162.0)
@@ -217,7 +217,7 @@ def test_the_chance_of_return_is_that_of_the_published_pauses(stop: Stop) -> Non
 
 
 def test_who_takes_a_turn_is_there_and_who_has_ended_never_comes() -> None:
-    agent = Agent(key("a"), key("a"), "", 0.0)
+    agent = Agent(key("a"), key("a"), "", 0.0, 0.0)
     agent.enter("running", 0.0)
     assert chance_of_return(agent, 1e9, 1.0) == 1.0
     agent.enter("waiting", 0.0)
