@@ -106,8 +106,8 @@ class SidecarRequest:
     def on_head(self, status: int) -> Headers:
         """Tell the client of both workers, or why there was but one."""
         own = self._decode.on_head(status)
-        shown = not self._decode.one.veiled
-        return (*own, *report_split(self._whole, self._prefill)) if shown else own
+        veiled = self._decode.one.veiled
+        return (*own, *report_split(self._whole, self._prefill, veiled=veiled))
 
     def on_tokens(self, tokens: int) -> None:
         """Take the tokens so far; with the first the prefill is over."""

@@ -143,8 +143,8 @@ class DisaggregatedRequest:
         if self._fetch is not None:
             self._fetch = msgspec.structs.replace(self._fetch, body=b"")
         own = self._decode.on_head(status)
-        shown = not self._decode.one.veiled
-        return (*own, *report_split(self._whole, self._prefill)) if shown else own
+        veiled = self._decode.one.veiled
+        return (*own, *report_split(self._whole, self._prefill, veiled=veiled))
 
     def on_tokens(self, tokens: int) -> None:
         """Take the tokens so far; the first tells how long the prompt's KV cache took to come."""

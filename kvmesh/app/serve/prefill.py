@@ -190,8 +190,12 @@ def read_answer(way: Connector, status: int, answer: bytes) -> msgspec.Raw | Non
     return NO_PARAMS if way.answers is None else way.answers(answer)
 
 
-def report_split(whole: str | None, prefill: Prefill | None) -> Headers:
-    """Tell a client which worker prefilled, or `whole`: why there was but one."""
+def report_split(whole: str | None, prefill: Prefill | None, *, veiled: bool) -> Headers:
+    """Tell a client which worker prefilled, or `whole`: why there was but one. Whether a prompt is
+    split depends on how much of it is cached: one that is `veiled` from that is told nothing.
+    """
+    if veiled:
+        return ()
     if whole:
         return ((b"x-kvmesh-whole", whole.encode()),)
     return () if prefill is None else ((b"x-kvmesh-prefill-worker", prefill.name.encode()),)
