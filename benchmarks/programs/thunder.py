@@ -45,6 +45,10 @@ class _Program(msgspec.Struct, eq=False):
         """Return its place among those to be resumed."""
         return self.turn is None, self.steps == 1, self.tokens
 
+    def is_late(self, now: float) -> bool:
+        """Return whether it goes though it does not fit."""
+        return self.turn is not None and now - self.since_s >= MOST_WAIT_S
+
 
 class ThunderAgent(Governor):
     """Holds turns by ThunderAgent's rule; its clients say which turn is a program's last."""
@@ -79,15 +83,13 @@ class ThunderAgent(Governor):
         free = self._free(now)
         room, chosen = sum(one for one in free.values() if one > 0), list[_Program]()
         for one in sorted(self._paused(), key=lambda one: one.order):
-            late = one.turn is not None and now - one.since_s >= MOST_WAIT_S
-            if late or one.charge <= room:
+            if one.charge <= room or one.is_late(now):
                 chosen.append(one)
                 room -= one.charge
         released: list[tuple[str, Grant]] = []
         for one in sorted(chosen, key=lambda one: -one.tokens):
             worker = max(free, key=free.__getitem__)
-            late = one.turn is not None and now - one.since_s >= MOST_WAIT_S
-            if one.charge > free[worker] and not late:
+            if one.charge > free[worker] and not one.is_late(now):
                 continue
             free[worker] -= one.charge
             one.worker = worker
