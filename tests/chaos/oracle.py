@@ -50,7 +50,7 @@ def _router(status: dict[str, Any], truth: dict[str, tuple[int, ...]]) -> list[s
 
 def _worker(seen: dict[str, Any]) -> list[str]:
     found = [] if seen["usable"] else [f"is not usable: {seen['why_not']}"]
-    if seen["trust"] != "exact":
+    if seen["trust"] not in {"exact", "estimated"}:
         found.append(f"is trusted as {seen['trust']}")
     if seen["active_requests"]:
         found.append(f"has {seen['active_requests']} requests booked, though nobody asks")

@@ -125,7 +125,7 @@ class RouterAdmin:
                 "models": beat.models,
                 "epoch": beat.epoch,
                 "block_size": beat.block_size,
-                "trust": scheduler.workers.info(beat.worker).trust.value,
+                "trust": context.trust(beat.worker).value,
                 "usable": membership.why_not(beat.worker, now) is None,
                 "why_not": membership.why_not(beat.worker, now),
                 "load": beat.load,

@@ -21,16 +21,16 @@ _UNFORESEEN_HEADERS: Final = {
 
 def decision_headers(context: RoutingContext, one: Dispatched) -> list[Header]:
     """Return the headers about the last decision of a request."""
-    placed, workers = one.placed, context.workers
+    placed = one.placed
     assert placed is not None, "only what was decided is answered"
     record = placed.record
     own: list[Header] = [
         (b"x-kvmesh-worker", record.worker.encode()),
         (b"x-kvmesh-overlap-blocks", b"%d" % record.overlap_blocks),
-        _TRUST_HEADERS[workers.info(record.worker).trust],
+        _TRUST_HEADERS[context.trust(record.worker)],
         *context.fixed_headers,
     ]
-    if workers.panic:
+    if context.workers.panic:
         own.append(PANIC_HEADER)
     if one.unforeseen:
         own[_TRUST_AT : _TRUST_AT + 1] = _UNFORESEEN_HEADERS[one.unforeseen]

@@ -20,6 +20,7 @@ from kvmesh.app.serve.alternatives import Alternatives
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.serve.response_holders import ResponseHolders
 from kvmesh.app.serve.stream_sharing import StreamSharing
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.registry import DEFAULT_KIND, engine_of
@@ -28,6 +29,7 @@ from kvmesh.core.insight.scaling import ScalingOptions
 from kvmesh.core.members.answer_check import AnswerCheck
 from kvmesh.core.members.outcomes import UNKNOWN
 from kvmesh.core.members.retry_budget import RetryBudget
+from kvmesh.core.members.worker_info import Trust
 from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.registry import WorkerRegistry
@@ -204,6 +206,11 @@ class RoutingContext(msgspec.Struct, frozen=True):
         binding = self.routing.binding
         held = binding.bounded or bool(binding.waiting)
         return held or self.decisions.ring is not None or bool(self.router.prefillers)
+
+    def trust(self, worker: str) -> Trust:
+        """Return how far the overlaps foretold of a worker may be believed, as people are told."""
+        name = WorkerId(worker)
+        return self.routing.predictions.word(name, self.workers.info(name).trust)
 
     def report_booked(self, request_id: str) -> None:
         """Have the replicas told of a request that was just booked here."""

@@ -17,7 +17,7 @@ from kvmesh.core.routing.shadow_policy import ShadowReport
 
 Agreement = Literal["agrees", "disagrees", "unchecked"]
 
-_TRUSTS: Final = ("exact", "approx", "degraded", "catching-up")
+_TRUSTS: Final = ("exact", "estimated", "approx", "degraded", "catching-up")
 
 
 class WorkerRow(msgspec.Struct, frozen=True):

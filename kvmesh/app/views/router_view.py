@@ -198,7 +198,7 @@ class RouterView:
             bucket=context.bucket,
             url=beat.url,
             models=beat.models,
-            trust=scheduler.workers.info(worker).trust.value,
+            trust=context.trust(worker).value,
             usable=not why_not,
             why_not=why_not,
             stage=membership.health.standing(worker, now),

@@ -34,7 +34,12 @@ SHORT_CELLS: Final = 4
 SAMPLED: Final = 0.9
 """With a smaller part of the tokens round robin's share is said to be of a sample."""
 
-TRUST_STYLES: Final = {"exact": "green", "approx": "cyan", "catching-up": "yellow"}
+TRUST_STYLES: Final = {
+    "exact": "green",
+    "estimated": "cyan",
+    "approx": "cyan",
+    "catching-up": "yellow",
+}
 STATE_STYLES: Final = {"waiting": "yellow", "running": "green", "paused": "", "ended": "dim"}
 AGREEMENT_STYLES: Final = {"agrees": "green", "disagrees": "bold red", "unchecked": "dim"}
 

@@ -143,7 +143,7 @@ class TrafficWatch:
             usable=not why_not,
             why_not=why_not or _why_distrusted(health, worker, now),
             stage=stage,
-            trust=context.workers.info(worker).trust.value,
+            trust=context.trust(worker).value,
             hung=why_not in _HANGS or health.hangs(worker),
             leaving=why_not == DRAINING,
         )

@@ -26,6 +26,7 @@ class WorkerFacts:
         self.loads = scheduler.sequences.loads(worker)
         self.load = beat.load
         self._workers = scheduler.workers
+        self._trust = context.trust
         self._clock = context.clock
 
     def usable(self) -> bool:
@@ -46,7 +47,7 @@ class WorkerFacts:
 
     def trusts(self) -> dict[str, float]:
         """Return 1 for how far its KV events are believed, 0 for the rest."""
-        trust = self._workers.info(self.worker).trust
+        trust = self._trust(self.worker)
         return {one.value: float(one is trust) for one in Trust}
 
 
@@ -91,7 +92,7 @@ WORKERS: Final = Table[WorkerFacts](
     Figure("gauge", "kvmesh_worker_usable", lambda one: one.usable(),
            "1 while a worker may get requests."),
     Figure("gauge", "kvmesh_worker_trust", lambda one: one.trusts(),
-           "1 for how far a worker's KV events are believed, 0 for the rest.", ("trust",)),
+           "1 for how far a worker's foretold overlaps are believed, 0 for the rest.", ("trust",)),
     labels=("worker",),
 )
 
@@ -115,6 +116,10 @@ PREDICTIONS: Final = Table[PredictionReport](
            "How often a worker was asked for all it holds because predictions missed."),
     Figure("gauge", "kvmesh_worker_doubted", lambda one: one.doubted,
            "1 while predictions about a worker miss."),
+    Figure("gauge", "kvmesh_worker_predictions_right_ratio",
+           lambda one: one.right_share,
+           "Share of the last 64 answers that reused what was predicted to within a block; below "
+           "0.9 the worker's overlaps are called estimated."),
     labels=("worker",),
 )
 

@@ -31,6 +31,8 @@ class PredictionOptions(msgspec.Struct, frozen=True):
     last `window` answers missed, of which there must be `least`, and again while that stays so,
     after pauses from `pause_s`, doubled up to `max_pause_s`. Below `trust_share` all is well again.
     Requests decided up to `settle_s` after a doubt are no evidence: they may not know the answer.
+    A worker's overlaps are called exact while of its last `window_right` answers, once there are
+    `least_right`, at least `exact_share` reused what was predicted to within a block.
     """
 
     window: int = 32
@@ -43,6 +45,9 @@ class PredictionOptions(msgspec.Struct, frozen=True):
     settle_s: float = 5.0
     pause_s: float = 60.0
     max_pause_s: float = 3600.0
+    window_right: int = 64
+    least_right: int = 10
+    exact_share: float = 0.9
 
 
 class AnswerSeen(msgspec.Struct, frozen=True):
@@ -74,7 +79,8 @@ class Distrust(msgspec.Struct, frozen=True):
 class PredictionReport(msgspec.Struct, frozen=True):
     """One worker's predictions. All but `recent_*`, the window, and `doubted` count since it came.
 
-    `over` and `under` are misses, `unlike` answers that could not be compared.
+    `over` and `under` are misses, `unlike` answers that could not be compared. `right_share` is the
+    share of the last answers that reused what was predicted to within a block, None: too few.
     """
 
     hits: int
@@ -87,6 +93,7 @@ class PredictionReport(msgspec.Struct, frozen=True):
     recent_misses: int
     doubts: int
     doubted: bool
+    right_share: float | None
 
 
 class _Worker:
@@ -100,6 +107,8 @@ class _Worker:
         "predicted_tokens",
         "recent",
         "recent_answers",
+        "right",
+        "right_answers",
         "silent_until_s",
     )
 
@@ -110,6 +119,8 @@ class _Worker:
         self.predicted_tokens = self.cached_tokens = 0
         # The window: one bit an answer, newest lowest, set for a miss.
         self.recent = self.recent_answers = 0
+        # The same of all answers, whatever waited in front of them, set for a right prediction.
+        self.right = self.right_answers = 0
         self.doubts = 0
         self.doubted = False
         self.evidence_from_s = self.silent_until_s = _UNPAUSED
@@ -165,13 +176,17 @@ class Predictions:
 
     def __init__(self, block_size: int, options: PredictionOptions | None = None) -> None:
         self._options = options or PredictionOptions()
+        self._block_size = block_size
         self._tolerance = self._options.tolerance_blocks * block_size
         self._mask = (1 << self._options.window) - 1
+        self._mask_right = (1 << self._options.window_right) - 1
+        self._estimated: set[WorkerId] = set()
         self._workers: dict[WorkerId, _Worker] = {}
         self.check_at_s = _UNPAUSED
 
     def resize(self, block_size: int) -> None:
         """Judge by blocks of another size from now on."""
+        self._block_size = block_size
         self._tolerance = self._options.tolerance_blocks * block_size
 
     def reported(self, chosen: Candidate, told_blocks: int, trust: Trust, now: float) -> int | None:
@@ -194,6 +209,8 @@ class Predictions:
         known = self._workers.get(worker)
         if known is None:
             known = self._workers[worker] = _Worker(self._options.pause_s)
+        if answer.predicted or answer.cached:
+            self._count_right(worker, known, answer)
         verdict = self._judge(answer, answer.predicted)
         known.counts[verdict] += 1
         if verdict == "unlike":
@@ -213,6 +230,15 @@ class Predictions:
     def forget(self, worker: WorkerId) -> None:
         """Drop all that is known of a worker."""
         self._workers.pop(worker, None)
+        self._estimated.discard(worker)
+
+    def word(self, worker: WorkerId, trust: Trust) -> Trust:
+        """Return what is to be said of the overlaps of a worker whose events are known so far.
+
+        All events may be known, and yet a cache under pressure is another one when a request's turn
+        comes: "exact" would be wrong of it. O(1).
+        """
+        return Trust.ESTIMATED if trust is Trust.EXACT and worker in self._estimated else trust
 
     def workers(self) -> tuple[WorkerId, ...]:
         """Return the workers whose answers were compared, sorted."""
@@ -233,7 +259,23 @@ class Predictions:
             recent_misses=known.recent.bit_count(),
             doubts=known.doubts,
             doubted=known.doubted,
+            right_share=self._right_share(known),
         )
+
+    def _count_right(self, worker: WorkerId, known: _Worker, answer: AnswerSeen) -> None:
+        right = abs(answer.predicted - answer.cached) <= self._block_size
+        known.right = (known.right << 1 | right) & self._mask_right
+        known.right_answers = min(known.right_answers + 1, self._options.window_right)
+        share = self._right_share(known)
+        if share is not None and share < self._options.exact_share:
+            self._estimated.add(worker)
+        else:
+            self._estimated.discard(worker)
+
+    def _right_share(self, known: _Worker) -> float | None:
+        if known.right_answers < self._options.least_right:
+            return None
+        return known.right.bit_count() / known.right_answers
 
     def _judge(self, answer: AnswerSeen, predicted: int) -> Verdict:
         if answer.counted != answer.prompt:

@@ -10,11 +10,16 @@ from kvmesh.bounds import MAX_COUNT, clamped
 
 
 class Trust(Enum):
-    """How far the event-fed index may be believed about one worker."""
+    """How far the event-fed index may be believed about one worker.
+
+    `ESTIMATED` is no state of its events, but what is said of one whose events are all known and
+    whose predictions miss nevertheless (`core.insight.predictions`); nothing is decided by it.
+    """
 
     __hash__ = object.__hash__  # that of Enum is a Python call
 
     EXACT = "exact"
+    ESTIMATED = "estimated"
     CATCHING_UP = "catching-up"
     DEGRADED = "degraded"
     APPROX = "approx"

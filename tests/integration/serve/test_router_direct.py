@@ -1,7 +1,9 @@
 """`kvmesh router --worker`: the engines' KV events without NATS, exact, and what is left of them
 when they stop."""
 
+import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -91,6 +93,32 @@ async def test_overlap_is_exact_under_eviction() -> None:
     assert [a for a, _ in pairs] == [b for _, b in pairs]
     assert 5 < sum(a > 0 for a, _ in pairs) < 30
     assert (ready, trusts) == ({"ready": True, "reason": "ready"}, {"exact"})
+
+
+async def test_a_cache_under_pressure_is_estimated_until_predictions_hold() -> None:
+    dice = random.Random(38)
+    async with engine(options()) as one, routed(one.url) as client:
+        await until_warned(client, "")
+
+        async def burst() -> list[tuple[httpx.Response, tuple[int, int]]]:
+            # 14 subjects of 60 blocks in a cache of 512: what is there may go while others wait.
+            asked = (
+                post(client, f"{subject} " + PREFIX) for subject in dice.choices(range(14), k=24)
+            )
+            answers = await asyncio.gather(*asked)
+            return [(answer, cached(answer)) for answer in answers]
+
+        first = await burst()
+        pressed = [answer for _ in range(3) for answer in await burst()]
+        last = await post(client, PREFIX)
+        said = await trust_metric(client)
+        calm = [await post(client, PREFIX) for _ in range(70)]
+
+    assert "exact" in {answer.headers["x-kvmesh-trust"] for answer, _ in first}
+    wrong = [abs(told - held) > 1 for _, (told, held) in pressed if told or held]
+    assert sum(wrong) > 0.1 * len(wrong)
+    assert (last.headers["x-kvmesh-trust"], said) == ("estimated", "estimated")
+    assert calm[-1].headers["x-kvmesh-trust"] == "exact"
 
 
 async def _events_arrive(client: httpx.AsyncClient, *engines: Mocker) -> None:

@@ -92,7 +92,7 @@ def advise_live(
             f"its trust is {one.trust}: it is routed by what was sent there, not by its events",
         )
         for one in workers
-        if one.usable and one.trust not in {"exact", "approx"}
+        if one.usable and one.trust not in {"exact", "estimated", "approx"}
     ]
     if traffic.requests < ENOUGH_REQUESTS:
         few = f"only {traffic.requests} requests in the last minutes"

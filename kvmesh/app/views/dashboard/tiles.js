@@ -36,6 +36,7 @@ export function drawTiles(overview) {
   const now = overview.now, minute = figures(sum(now - 60, now + 1)), last = sum(now - 10, now);
   const { workers, replicas, counters, traffic } = overview;
   const usable = workers.filter((one) => one.usable).length, ready = replicas.filter((one) => one.ready).length;
+  const estimated = workers.filter((one) => one.trust === "estimated").length;
   const guessed = workers.filter((one) => one.trust === "approx").length;
   const doubtful = workers.filter((one) => one.trust === "catching-up" || one.trust === "degraded").length;
   const failing = workers.filter(fails).length;
@@ -59,7 +60,7 @@ export function drawTiles(overview) {
   const programs = overview.buckets.reduce((all, one) => all + (one.figures?.programs ?? 0), 0);
   const turns = overview.buckets.reduce((all, one) => all + (one.figures?.programs_waiting ?? 0), 0);
   tile("programs", "Programs", count(programs), turns ? `${count(turns)} wait for a turn` : programs ? "none waits for a turn" : "no agent’s session", turns ? "warn" : "");
-  tile("workers", "Workers usable", `${usable} of ${workers.length}`, failing ? `${failing} failing` : doubtful ? `${doubtful} in doubt` : guessed ? `${guessed} by guesses, without KV events` : "all trusted",
+  tile("workers", "Workers usable", `${usable} of ${workers.length}`, failing ? `${failing} failing` : doubtful ? `${doubtful} in doubt` : guessed ? `${guessed} by guesses, without KV events` : estimated ? `${estimated} estimated: caches change faster than requests start` : "all trusted",
     usable < workers.length || failing ? (usable ? "warn" : "bad") : "");
   const disagree = replicas.some((one) => one.agreement === "disagrees"), agree = replicas.some((one) => one.agreement === "agrees");
   tile("replicas", "Replicas ready", `${ready} of ${replicas.length}`,

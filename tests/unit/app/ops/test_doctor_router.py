@@ -122,6 +122,12 @@ def test_why_a_worker_is_not_exact_is_said(changes: dict[str, Any], words: str) 
     assert words in text
 
 
+def test_a_cache_that_changes_before_requests_start_is_a_warning() -> None:
+    assert [
+        (one.level, one.topic) for one in wrong(router(workers=(worker(trust="estimated"),)))
+    ] == [(Level.WARN, "worker w")]
+
+
 def test_without_events_a_guessed_worker_is_only_doubtful() -> None:
     seen = router(kv_events=False, workers=(worker(trust="approx"),))
 

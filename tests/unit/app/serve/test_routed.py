@@ -25,6 +25,7 @@ from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.index.approx import new_approx
 from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.insight.predictions import AnswerSeen
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.outcomes import (
@@ -199,6 +200,16 @@ def test_the_client_is_told_of_the_decision() -> None:
     }
     routing.scheduler.workers.panic = True
     assert (b"x-kvmesh-panic", b"1") in routed.on_head(200)
+
+
+def test_overlaps_that_do_not_hold_are_called_estimated() -> None:
+    routing = Routing()
+    routed = routing.place()
+    for at in range(10):
+        answer = AnswerSeen(640, 640, predicted=320, cached=0, decided_s=float(at))
+        routing.context.routing.predictions.compare(WorkerId("w1"), answer, float(at))
+
+    assert dict(routed.on_head(200))[b"x-kvmesh-trust"] == b"estimated"
 
 
 def test_a_client_that_may_not_know_what_is_cached_is_told_nothing_of_it() -> None:

@@ -221,3 +221,39 @@ def test_answers_add_up_until_the_worker_is_forgotten() -> None:
     accesses.forget(A)
     accesses.forget(A)
     assert accesses.reports == {}
+
+
+def test_overlaps_are_exact_while_nine_of_ten_answers_are_right_within_a_block() -> None:
+    clock = Clock()
+    predictions = clock.predictions
+
+    def word() -> Trust:
+        return predictions.word(A, Trust.EXACT)
+
+    for _ in range(9):
+        clock.answer(320, 320 - BLOCK - 1, reported=False)
+    assert word() is Trust.EXACT  # nine answers prove nothing yet
+    assert predictions.report(A).right_share is None
+    clock.answer(320, 320 - BLOCK, reported=False)
+    assert word() is Trust.ESTIMATED
+    assert predictions.word(A, Trust.APPROX) is Trust.APPROX
+    assert predictions.word(B, Trust.EXACT) is Trust.EXACT
+    assert predictions.report(A).right_share == 0.1
+
+    for _ in range(56):
+        clock.answer(320, 320, counted=PROMPT - 5, reported=False)
+    assert word() is Trust.ESTIMATED  # 57 of the last 64 are right
+    clock.answer(0, 0)  # nothing was predicted, nothing was there: it says nothing
+    assert word() is Trust.ESTIMATED
+    clock.answer(320, 320)
+    assert word() is Trust.EXACT
+    clock.answer(320, 0)
+    clock.answer(320, 640)
+    assert predictions.report(A).right_share == 58 / 64
+
+    predictions.resize(4 * BLOCK)
+    predictions.forget(A)
+    assert word() is Trust.EXACT
+    for _ in range(10):
+        clock.answer(320, 320 - 4 * BLOCK)
+    assert word() is Trust.EXACT
