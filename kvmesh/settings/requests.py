@@ -45,15 +45,15 @@ class AdmissionSettings:
     turns by the prompt tokens that no worker has cached; locality: in place of that the longest
     cached prefix goes first among tenants that have not had their share, counted over all replicas
     by what requests really cost, with their output."""
-    max_queued: Positive = 1024
-    """Requests held at most; more are answered 503, of one tenant more than a quarter of it, 256
-    at least, 429."""
     max_wait_s: Seconds = 30.0
     """Seconds a request is held at most; then it is answered 503."""
     tenant_header: str = "x-kvmesh-tenant"
     """Header that names the tenant; tenants take turns by tokens. Set it at a trusted gateway."""
     admin_token_file: Path | None = None
     """File with the bearer token that PUT /admin/… asks for; default: only loopback may PUT."""
+    max_queued: Annotated[int, Fixed] = 1024
+    """Requests held at most; more are answered 503, of one tenant more than a quarter of it, 256
+    at least, 429. To be changed while the router runs, by PUT /admin/admission."""
     max_queued_per_tenant: Annotated[int, Fixed] = 256
     """Of a longer queue a quarter, so that one tenant leaves room for the others."""
     queue_fairness: Annotated[Literal["tokens", "locality"], Fixed] = "tokens"

@@ -82,7 +82,7 @@ async def test_our_picker_passes_over_tls(tmp_path: Path) -> None:
 
 
 async def test_our_picker_refuses_a_crowd_as_the_protocol_says(tmp_path: Path) -> None:
-    flags = ["--max-backlog-ms", "1", "--max-queued", "8", "--max-wait-s", "1"]
+    flags = ["--max-backlog-ms", "1", "--max-wait-s", "1"]
 
     results = await try_ours(tmp_path, *flags, only=("crowd-open", "crowd-retry"))
 
