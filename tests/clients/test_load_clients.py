@@ -9,14 +9,13 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import msgspec
 import pytest
 
 from tests.clients.client_venv import CLIENTS, ClientVenv
 from tests.engines.engine import SGLANG_ENVIRONMENT
 from tests.engines.mesh import EngineMesh
-from tests.engines.processes import Process, eventually, free_ports, kvmesh
+from tests.engines.processes import Process, free_ports, kvmesh
 from tests.engines.tiny_model import write_tiny_model
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
@@ -64,24 +63,13 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
         engines[f"w{number}"] = f"http://127.0.0.1:{port}"
     options = ("--tokenizer", str(model), "--kv-cache-block-size", str(BLOCK_SIZE))
     mesh = EngineMesh(directory, engines, options)
-    [meta_port] = free_ports(1)
-    meta_url = f"http://127.0.0.1:{meta_port}"
-    meta: Process | None = None
     try:
         for mocker in mockers:
             mocker.start()
         mesh.start()
         mesh.wait_for_trust(list(engines))
-        nats = ("--nats-url", mesh.nats.url)
-        front = ("meta-router", "--http-port", str(meta_port), *nats)
-        meta = kvmesh(*front, log=directory / "meta.log")
-        meta.start()
-        ready = f"{meta_url}/ready"
-        eventually(lambda: httpx.get(ready).status_code == 200, f"{ready} is 200", within_s=180.0)
-        yield Doors({"router": mesh.router_urls[0], "meta-router": meta_url}, model)
+        yield Doors({"router": mesh.router_urls[0], "meta-router": mesh.front_url}, model)
     finally:
-        if meta is not None:
-            meta.stop()
         mesh.stop()
         for mocker in mockers:
             mocker.stop()

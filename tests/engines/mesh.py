@@ -1,4 +1,6 @@
-"""A mesh over real engines: an embedded nats-server, a sidecar each, two router replicas."""
+"""A mesh over real engines: an embedded nats-server, a sidecar each, two router replicas and a
+meta-router, all at default settings.
+"""
 
 import asyncio
 import time
@@ -13,12 +15,12 @@ from tests.engines.processes import Process, eventually, free_ports, kvmesh
 
 STILL_S = 0.3
 POLL_S = 0.02
-GROUPS_TOLD = '"format": 2, "before": 1'
-"""In a sidecar's log once it has heard that all replicas read of cache groups."""
 
 
 class EngineMesh:
-    """Everything but the engines. `sidecars` and `routers` can be killed and started again."""
+    """Everything but the engines. `sidecars` and `routers` can be killed and started again; the
+    meta-router is at `front_url`.
+    """
 
     def __init__(self, directory: Path, engines: Mapping[str, str], options: Sequence[str]) -> None:
         self.http = httpx.Client(timeout=60.0)
@@ -26,6 +28,8 @@ class EngineMesh:
         self.router_urls: list[str] = []
         self.sidecars: dict[str, Process] = {}
         self.routers: list[Process] = []
+        self.front_url = ""
+        self._front: list[Process] = []
         self._workers: Sequence[str] = ()
         self._directory = directory
         self._engines = engines
@@ -39,19 +43,20 @@ class EngineMesh:
             log = self._directory / f"{worker}.log"
             self.sidecars[worker] = kvmesh(*arguments, log=log)
         for number, port in enumerate(free_ports(2)):
-            # Without prediction: what is compared is what the events alone have told.
             arguments = ("router", "--http-port", str(port), "--router-id", f"r{number}", *nats)
-            process = kvmesh(
-                *(*arguments, *self._options, "--predict-ttl-s", "0"),
-                log=self._directory / f"router-{number}.log",
-            )
+            log = self._directory / f"router-{number}.log"
+            process = kvmesh(*arguments, *self._options, log=log)
             self.routers.append(process)
             self.router_urls.append(f"http://127.0.0.1:{port}")
-        for process in (*self.routers, *self.sidecars.values()):
+        [port] = free_ports(1)
+        self.front_url = f"http://127.0.0.1:{port}"
+        front = ("meta-router", "--http-port", str(port), *nats)
+        self._front.append(kvmesh(*front, log=self._directory / "front.log"))
+        for process in (*self.routers, *self.sidecars.values(), *self._front):
             process.start()
 
     def stop(self) -> None:
-        for process in (*self.sidecars.values(), *self.routers):
+        for process in (*self._front, *self.sidecars.values(), *self.routers):
             process.stop()
         asyncio.run(self.nats.stop())
         self.http.close()
@@ -61,19 +66,14 @@ class EngineMesh:
         return status
 
     def wait_for_trust(self, workers: Sequence[str], *, within_s: float = 60.0) -> None:
-        """Return when both replicas believe the events of all `workers`, and of no other.
-
-        And when the sidecars tell of cache groups: since their start they had to hear of replicas.
-        """
+        """Return when both replicas believe the events of all `workers`, and of no other."""
         self._workers = workers
 
         def trusted() -> bool:
             for process in (*self.routers, *self.sidecars.values()):
                 process.check()
-            if not all(map(_tells_of_groups, self.sidecars.values())):
-                return False
             states = [self.status(number) for number in range(len(self.routers))]
-            return all(
+            return self.http.get(f"{self.front_url}/ready").status_code == 200 and all(
                 {one["worker"] for one in state["workers"]} == set(workers)
                 and all(one["trust"] == "exact" and one["usable"] for one in state["workers"])
                 for state in states
@@ -111,8 +111,3 @@ class EngineMesh:
     def _sequences(self) -> list[int]:
         numbers = range(len(self.routers))
         return [self.status(number)["mesh"]["applied_sequence"] for number in numbers]
-
-
-def _tells_of_groups(sidecar: Process) -> bool:
-    text = sidecar.log.read_text(encoding="utf-8", errors="replace")
-    return text.count(GROUPS_TOLD) >= sidecar.starts

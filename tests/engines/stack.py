@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,16 @@ import msgspec
 
 from kvmesh.app.ops.doctor import DoctorSettings, examine
 from kvmesh.core.engines.seen import Finding
+from kvmesh.settings.roles import PREDICT_TTL_S
+from tests.engines.capture import clear_cache
 from tests.engines.engine import Engine
 from tests.engines.forms import FORMS, Form, Material
 from tests.engines.mesh import EngineMesh
+from tests.engines.processes import eventually, free_ports
 from tests.engines.reuse.alone import RouterAlone
+from tests.engines.reuse.kinds import Kind
 from tests.engines.reuse.report import Report
-from tests.engines.tiny_model import VOCABULARY
+from tests.engines.tiny_model import VOCABULARY, write_tiny_model
 from tests.engines.traffic import (
     Comparison,
     Routers,
@@ -24,6 +29,7 @@ from tests.engines.traffic import (
     compare,
     exact_share,
     mean_error,
+    reused_share,
     share_within,
     table_row,
 )
@@ -51,6 +57,21 @@ class Plan(msgspec.Struct):
         return [*model, "--kv-cache-block-size", str(self.block_size)]
 
 
+def plan_of(kind: Kind, python: Path, directory: Path) -> Plan:
+    """Return a plan of two engines of a kind, not started yet."""
+    model = write_tiny_model(directory / "tiny", kind.model)
+    engines: dict[str, Engine] = {}
+    ports = free_ports(6)
+    for number in range(2):
+        name = f"{kind.venv.engine}-{number}"
+        three = (ports[number], ports[2 + number], ports[4 + number])
+        log = directory / f"{name}.log"
+        engines[name] = kind.start(python, model, three, log, blocks=kind.blocks)
+    plan = Plan(kind.title, engines, list(engines), model, kind.block_size, kind.held)
+    plan.engine_kind = kind.venv.engine
+    return plan
+
+
 class Stack(msgspec.Struct):
     """All that runs. The router alone does not until it is started."""
 
@@ -70,16 +91,33 @@ class Stack(msgspec.Struct):
         self.report.add("runs", f"| {self.plan.kind} {table_row(name, made)}")
         return exact_share(made)
 
-    def measure_in_flight(self, count: int, in_flight: int) -> list[Comparison]:
-        """Return what came of `count` requests, so many at a time, and report it."""
+    def measure_in_flight(self, count: int, in_flight: int, reusable: float = 0.0) -> float:
+        """Return the share of predictions within a block of `count` requests, so many at a time,
+        and report it. Of all tokens `reusable` are reused one at a time; 0 is not known.
+        """
         made = self._compare(self.mesh, count, in_flight)
         within = share_within(made, self.plan.block_size)
+        reused = reused_share(made)
         self.report.add(
             "in flight",
             f"| {self.plan.kind} | {in_flight} | {count} | {exact_share(made):.1%} "
-            f"| {within:.1%} | {mean_error(made):.0f} |",
+            f"| {within:.1%} | {mean_error(made):.0f} | {reused:.1%} "
+            f"| {f'{reused / reusable:.1%}' if reusable else '-'} |",
         )
-        return made
+        return within
+
+    def reusable(self, count: int) -> float:
+        """Return the share of tokens that is reused of `count` requests one at a time."""
+        return reused_share(self._compare(self.mesh, count))
+
+    def begin_anew(self) -> None:
+        """Empty all caches, and begin the same traffic again when no prediction counts any more."""
+        for engine in self.plan.engines.values():
+            clear_cache(engine.url)
+        until_s = time.monotonic() + PREDICT_TTL_S
+        eventually(lambda: time.monotonic() >= until_s, "all is forgotten", within_s=60.0)
+        self.mesh.settle()
+        self.traffic = Traffic(1, self.plan.block_size, VOCABULARY)
 
     def forms(self) -> list[Form]:
         """Return the forms that the engines take."""
@@ -97,7 +135,8 @@ class Stack(msgspec.Struct):
                     return f"{form.name}: {status}"
                 continue
             sent = (form.name, form.path, body)
-            made.append(ask(self.mesh, number, sent, self.plan.block_size))
+            url = self.mesh.router_urls[number % 2]
+            made.append(ask(self.mesh, url, sent, self.plan.block_size))
         said = {one.unforeseen for one in made} or {form.left_out}
         foretold = [one for one in made if not one.unforeseen]
         exact = f"{exact_share(foretold):.0%}" if foretold else "refused" if form.refused else "-"

@@ -8,19 +8,16 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.core.engines.seen import Level
 from tests.engines.capture import capture, clear_cache, facts_of, save
 from tests.engines.conftest import interpreter
-from tests.engines.engine import Engine
-from tests.engines.processes import free_ports
 from tests.engines.reuse.kinds import KINDS
 from tests.engines.reuse.report import Report
-from tests.engines.stack import Plan, Stack, running
-from tests.engines.tiny_model import write_tiny_model
-from tests.engines.traffic import share_within
+from tests.engines.stack import Stack, plan_of, running
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -34,17 +31,20 @@ def stack(
     kind = KINDS[request.param]
     python = interpreter(request, kind.venv)
     directory = tmp_path_factory.mktemp("engines")
-    model = write_tiny_model(directory / "tiny", kind.model)
-    engines: dict[str, Engine] = {}
-    ports = free_ports(6)
-    for number in range(2):
-        name = f"{kind.venv.engine}-{number}"
-        three = (ports[number], ports[2 + number], ports[4 + number])
-        log = directory / f"{name}.log"
-        engines[name] = kind.start(python, model, three, log, blocks=kind.blocks)
-    plan = Plan(kind.title, engines, list(engines), model, kind.block_size, kind.held)
-    plan.engine_kind = kind.venv.engine
-    with running(directory, plan, report) as stack:
+    with running(directory, plan_of(kind, python, directory), report) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module", params=["Qwen3", "SGLang"])
+def ample_stack(
+    request: pytest.FixtureRequest, report: Report, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    """Engines whose caches hold all that is sent."""
+    kind = KINDS[request.param]
+    python = interpreter(request, kind.venv)
+    directory = tmp_path_factory.mktemp("ample")
+    ample = msgspec.structs.replace(kind, name=f"{kind.name}, ample cache", blocks=10 * kind.blocks)
+    with running(directory, plan_of(ample, python, directory), report) as stack:
         yield stack
 
 
@@ -141,12 +141,12 @@ def test_every_form_of_a_request_is_foretold_or_left_out_with_its_reason(stack: 
 def test_most_predictions_are_right_with_many_requests_in_flight(
     stack: Stack, in_flight: int
 ) -> None:
-    made = stack.measure_in_flight(REQUESTS_IN_FLIGHT, in_flight)
+    within = stack.measure_in_flight(REQUESTS_IN_FLIGHT, in_flight)
     stack.mesh.settle()
 
     held = stack.mesh.blocks()
     assert held[0] == held[1]
-    assert share_within(made, stack.plan.block_size) > 0.5
+    assert within > 0.5
 
 
 def test_an_engine_killed_and_started_again_holds_nothing(stack: Stack) -> None:
@@ -160,6 +160,20 @@ def test_an_engine_killed_and_started_again_holds_nothing(stack: Stack) -> None:
 
     assert stack.measure("mesh, engine killed", REQUESTS_AFTER_A_BREAK) == 1.0
     assert stack.measure("alone, engine killed", REQUESTS_AFTER_A_BREAK, stack.alone) == 1.0
+
+
+def test_many_in_flight_reuse_what_one_at_a_time_reuses(ample_stack: Stack) -> None:
+    stack = ample_stack
+    stack.begin_anew()
+    reusable = stack.reusable(REQUESTS_IN_FLIGHT)
+    for in_flight in (8, 16, 32):
+        stack.begin_anew()
+        within = stack.measure_in_flight(REQUESTS_IN_FLIGHT, in_flight, reusable)
+        stack.mesh.settle()
+
+        held = stack.mesh.blocks()
+        assert held[0] == held[1]
+        assert within > 0.8
 
 
 def test_the_doctor_finds_nothing_wrong(stack: Stack) -> None:

@@ -24,6 +24,7 @@ class Routers(Protocol):
 
     http: httpx.Client
     router_urls: list[str]
+    front_url: str
 
     def settle(self) -> None: ...
 
@@ -80,7 +81,7 @@ class Traffic:
             chat = self._rng.choice(self._chats) if kind != "new chat" else self._chats[-1]
             if kind == "next turn" and len(chat) < 8:
                 chat += [{"role": "assistant", "content": "Indeed so."}, self._question()]
-            yield kind, "/v1/chat/completions", common | {"messages": chat}
+            yield kind, "/v1/chat/completions", common | {"messages": list(chat)}
 
     def _question(self) -> dict[str, str]:
         tail = self._rng.choice(self._tails)
@@ -91,31 +92,30 @@ class Traffic:
 def compare(
     routers: Routers, traffic: Traffic, count: int, block_size: int, in_flight: int = 1
 ) -> list[Comparison]:
-    """Send `count` requests through the replicas in turn, `in_flight` at a time.
-
-    One at a time, each is sent when all events are read.
+    """Send `count` requests: one at a time through the replicas in turn, each when all events are
+    read, or `in_flight` at a time through the front.
     """
     requests = list(islice(traffic.requests(), count))
     routers.settle()
     if in_flight > 1:
         with ThreadPoolExecutor(in_flight) as senders:
             pending = [
-                senders.submit(ask, routers, number, sent, block_size)
-                for number, sent in enumerate(requests)
+                senders.submit(ask, routers, routers.front_url, sent, block_size)
+                for sent in requests
             ]
             return [one.result() for one in pending]
     made: list[Comparison] = []
     for number, sent in enumerate(requests):
         routers.settle()
-        made.append(ask(routers, number, sent, block_size))
+        urls = routers.router_urls
+        made.append(ask(routers, urls[number % len(urls)], sent, block_size))
     return made
 
 
-def ask(routers: Routers, number: int, sent: Sent, block_size: int) -> Comparison:
-    """Send one request through the replica whose turn it is."""
+def ask(routers: Routers, url: str, sent: Sent, block_size: int) -> Comparison:
+    """Send one request to a replica, or to the front."""
     kind, path, body = sent
-    router = routers.router_urls[number % len(routers.router_urls)]
-    answer = routers.http.post(f"{router}{path}", json=body)
+    answer = routers.http.post(f"{url}{path}", json=body)
     assert answer.status_code == 200, answer.text
     prompt, cached = read_usage(answer.json()["usage"])
     return Comparison(
@@ -156,6 +156,11 @@ def mean_error(made: list[Comparison]) -> float:
     return sum(abs(one.predicted - one.cached) for one in made) / len(made)
 
 
+def reused_share(made: list[Comparison]) -> float:
+    """Return the share of all prompts' tokens that was reused."""
+    return sum(one.cached for one in made) / sum(one.prompt for one in made)
+
+
 def table_row(name: str, made: list[Comparison]) -> str:
     """Return one line of the report; all but the share are counted in tokens."""
     wrong = [one for one in made if one.predicted != one.cached]
@@ -163,6 +168,6 @@ def table_row(name: str, made: list[Comparison]) -> str:
         f"| {name} | {len(made)} | {exact_share(made):.2%} "
         f"| {sum(one.predicted > one.cached for one in wrong)} "
         f"| {sum(one.predicted < one.cached for one in wrong)} "
-        f"| {sum(one.cached for one in made) / sum(one.prompt for one in made):.1%} "
+        f"| {reused_share(made):.1%} "
         f"| {sum(one.cached > 0 for one in made)} |"
     )

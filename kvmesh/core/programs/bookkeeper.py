@@ -66,7 +66,13 @@ class Fleet(Protocol):
         ...
 
     def ms_per_token(self, worker: WorkerId) -> float:
-        """Return how long it computes an uncached prompt token."""
+        """Return how long it is believed to compute an uncached prompt token, seen or not."""
+        ...
+
+    def seen_ms_per_token(self, worker: WorkerId, tokens: int) -> float:
+        """Return how long it was seen to compute a prompt of so many tokens anew, a token, with
+        what its steps take whatever their size; 0 before it computed any.
+        """
         ...
 
 
@@ -111,6 +117,7 @@ class Bookkeeper:
         agent.worker = worker
         agent.phase, agent.since_s = "running", now
         agent.seated = self._seats.take(agent, inf)
+        self.measure_others(now)  # not before: what this turn holds is booked already
         self._mark_changed(agent)
 
     def ended(self, turn: Turn, end: TurnEnd, now: float) -> None:
@@ -143,12 +150,12 @@ class Bookkeeper:
             if lost > SPARED * agent.prompt_tokens and prompt >= agent.prompt_tokens:
                 self.lost_tokens += lost
         agent.prompt_worker, agent.prompt_tokens = worker, prompt
-        per_token_ms = self._fleet.ms_per_token(worker)
-        best_ms = self._pace.answered(worker, per_token_ms, output, now - agent.since_s)
         tokens, served = prompt + output, agent.served_tokens + end.computed_tokens + output
         agent.tokens = min(MAX_TOKENS, tokens)
         agent.served_tokens = min(MAX_SERVED, served)
-        agent.keep_s = kept_s(agent.tokens, best_ms)
+        seen_ms = self._fleet.seen_ms_per_token(worker, tokens)
+        self._pace.answered(worker, seen_ms, output, now - agent.since_s)
+        agent.keep_s = kept_s(agent.tokens, self._prefill_ms(worker))
         agent.stop, agent.tool = end.stop, end.tool
         agent.answer_tokens = output
 
@@ -240,7 +247,6 @@ class Bookkeeper:
     def _note(self, turn: Turn, now: float) -> Agent | None:
         """Return the agent whose turn it is, and learn how long it paused."""
         table = self.table
-        self.measure_others(now)
         if now >= self._idle_s and not table.forget_before(now - self._ttl_s, self._forget):
             self._idle_s = now + IDLE_CHECK_S
         agent, gone = table.note(turn, now)

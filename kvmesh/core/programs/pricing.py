@@ -42,20 +42,17 @@ class Pace:
 
     def answered(
         self, worker: WorkerId, ms_per_token: float, tokens: int, duration_s: float
-    ) -> float:
-        """Learn how long an answer of so many tokens took, with its prefill, and what a worker is
-        believed to take for an uncached prompt token. Return what it takes at best, as
-        `prefill_ms`.
+    ) -> None:
+        """Learn how long an answer of so many tokens took, with its prefill, and what a worker was
+        seen to take for an uncached prompt token, 0 before that was seen.
         """
-        known = self._prefill_ms
-        best_ms = known.get(worker, inf) * _FORGET
-        best_ms = min(best_ms, ms_per_token)
-        known[worker] = best_ms
+        if ms_per_token > 0.0:
+            known = self._prefill_ms
+            known[worker] = min(known.get(worker, inf) * _FORGET, ms_per_token)
         if tokens >= _LEAST_TOKENS and duration_s > 0.0:
             token_s = duration_s / tokens
             self.token_s = min(token_s, self.token_s * _FORGET) if self._answers else token_s
             self._answers += 1
-        return best_ms
 
     def returned(self, tokens: int, pause_s: float, token_s: float) -> None:
         """Learn that the next turn came so long after an answer of so many tokens, when one took

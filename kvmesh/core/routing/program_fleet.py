@@ -8,7 +8,7 @@ from kvmesh.core.routing.scheduler import Scheduler
 
 class GovernedFleet:
     """A scheduler's workers: who is usable, the tokens their caches hold, and `ms_per_token`, how
-    long each computes an uncached prompt token.
+    long each is believed to compute an uncached prompt token.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -28,3 +28,12 @@ class GovernedFleet:
         """Return how many tokens of its cache the requests under way hold."""
         scheduler = self._scheduler
         return scheduler.sequences.loads(worker).active_blocks * scheduler.options.block_size
+
+    def seen_ms_per_token(self, worker: WorkerId, tokens: int) -> float:
+        """Return how long a worker was seen to compute a prompt of so many tokens, a token, with a
+        step's fixed time; 0 before it computed any: what is believed of it then is no measurement.
+        """
+        speeds = self._scheduler.speeds
+        if not speeds.prefill_ratio(worker).tokens:
+            return 0.0
+        return speeds.ms_per_token(worker) * (1.0 + speeds.steps.step_tokens / max(1, tokens))

@@ -17,14 +17,12 @@ class RouterAlone:
     def __init__(self, directory: Path, engines: Mapping[str, str], options: Sequence[str]) -> None:
         self.http = httpx.Client(timeout=60.0)
         [port] = free_ports(1)
-        self.router_urls = [f"http://127.0.0.1:{port}"]
+        self.front_url = f"http://127.0.0.1:{port}"
+        self.router_urls = [self.front_url]
         self._engines = len(engines)
         urls = [word for url in engines.values() for word in ("--worker", url)]
         arguments = ("router", "--http-port", str(port), "--router-id", "alone", *urls)
-        self.process: Process = kvmesh(
-            *(*arguments, *options, "--predict-ttl-s", "0"),
-            log=directory / "alone.log",
-        )
+        self.process: Process = kvmesh(*arguments, *options, log=directory / "alone.log")
 
     def start(self) -> None:
         self.process.start()

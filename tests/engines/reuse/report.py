@@ -16,8 +16,9 @@ HEADERS: Final[dict[Table, tuple[str, str]]] = {
     "in flight": (
         "Many in flight",
         """\
-| engine | in flight | requests | exact | within a block | mean error, tokens |
-|---|---|---|---|---|---|""",
+| engine | in flight | requests | exact | within a block | mean error, tokens \
+| tokens reused | of those reused one at a time |
+|---|---|---|---|---|---|---|---|""",
     ),
     "forms": (
         "By form of request",
@@ -32,11 +33,11 @@ KEPT_IN: Final = "KVMESH_ENGINES_REPORT"
 INTRODUCTION: Final = """\
 # Reuse of real engines
 Predicted against reused tokens, written by `make test-engines`. Engines run on the CPU with tiny
-models of random weights and caches so small that they must evict. Requests go through two router
-replicas, sidecars and NATS ("mesh"), or through one router without NATS ("alone"). A request is
-exact if the tokens that the router foretold are the `cached_tokens` of the answer. "Too much" and
-"too little" count the others; "tokens reused" are of all prompts. Routers believe events alone
-(`--predict-ttl-s 0`): with many in flight they do not count on what is being computed.
+models of random weights and caches so small that they must evict, but for "ample cache". Requests
+go through two router replicas, sidecars and NATS ("mesh"), or through one router without NATS
+("alone"), with many in flight through a meta-router over the mesh; all at default settings. A
+request is exact if the tokens that the router foretold are the `cached_tokens` of the answer. "Too
+much" and "too little" count the others; "tokens reused" are of all prompts.
 """
 
 

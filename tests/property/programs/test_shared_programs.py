@@ -39,6 +39,10 @@ class Fleet:
         del worker
         return 1.0
 
+    def seen_ms_per_token(self, worker: WorkerId, tokens: int) -> float:
+        del tokens
+        return self.ms_per_token(worker)
+
 
 class Replica:
     """One life of a router: a governor, its part in the table, how far it has read that."""

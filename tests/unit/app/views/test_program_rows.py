@@ -37,6 +37,10 @@ class OneWorker:
         del worker
         return 100.0
 
+    def seen_ms_per_token(self, worker: WorkerId, tokens: int) -> float:
+        del tokens
+        return self.ms_per_token(worker)
+
 
 def governor() -> Governor:
     return Governor(GovernorOptions(max_wait_s=30.0), OneWorker())

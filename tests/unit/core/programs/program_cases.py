@@ -16,6 +16,7 @@ class SmallFleet:
     def __init__(self, **tokens: int) -> None:
         self.tokens = {WorkerId(name): held for name, held in tokens.items()}
         self.per_token_ms = 100.0
+        self.seen = True
         self.active: dict[WorkerId, int] = {}
 
     def workers(self, now: float) -> Collection[WorkerId]:
@@ -31,6 +32,10 @@ class SmallFleet:
     def ms_per_token(self, worker: WorkerId) -> float:
         del worker
         return self.per_token_ms
+
+    def seen_ms_per_token(self, worker: WorkerId, tokens: int) -> float:
+        del worker, tokens
+        return self.per_token_ms if self.seen else 0.0
 
 
 def make_governor(fleet: SmallFleet, **options: object) -> Governor:

@@ -172,6 +172,24 @@ def test_where_computing_anew_is_cheap_nothing_is_held() -> None:
     assert governor.passes(key("c"), 900, now)
 
 
+def test_what_is_believed_of_an_engine_before_it_is_seen_is_no_measurement() -> None:
+    fleet = SmallFleet(w1=1000)
+    fleet.per_token_ms, fleet.seen = 1.0, False
+    governor = make_governor(fleet)
+    first = make_turn("a", 500)
+    governor.chosen(first, W1, 0.0)
+    governor.ended(first, make_end(), 1.0)
+    known = governor.table.agents[key("a")]
+    assert known.keep_s == pytest.approx(WORTH * known.tokens * 0.001)
+
+    fleet.per_token_ms, fleet.seen = 100.0, True
+    second = make_turn("a", 500, 2)
+    governor.chosen(second, W1, 2.0)
+    governor.ended(second, make_end(), 3.0)
+
+    assert known.keep_s == pytest.approx(WORTH * known.tokens * 0.1)
+
+
 def test_a_held_turn_whose_agent_was_forgotten_is_let_go_all_the_same() -> None:
     governor = make_governor(SmallFleet(w1=1000))
     take(governor, "a", 700, 0.0)
@@ -310,6 +328,19 @@ def test_what_requests_of_no_program_hold_is_no_room() -> None:
     for second in range(61, 120):
         governor.measure_others(float(second))
     assert [name for name, _ in governor.release(120.0)] == ["b/1"]
+
+
+def test_a_turn_that_is_placed_is_no_request_of_no_program() -> None:
+    fleet = SmallFleet(w1=1000)
+    governor = make_governor(fleet)
+    for number in range(1, 60):
+        fleet.active = {W1: 400}  # booked before the governor hears of it
+        turn = make_turn("a", 400, number)
+        governor.chosen(turn, W1, float(number))
+        governor.ended(turn, make_end(), number + 0.5)
+        fleet.active = {}
+
+    assert governor.check(make_turn("b", 590), 60.0) is not None
 
 
 def test_however_many_other_requests_a_quarter_is_left_to_programs() -> None:

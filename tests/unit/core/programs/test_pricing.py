@@ -35,6 +35,8 @@ def test_what_tells_nothing_is_not_learned_and_a_worker_is_forgotten() -> None:
     assert pace.prefill_ms(W1, 9.0) == pytest.approx(0.1)
     pace.answered(W1, 0.1, 100, 0.5)
     assert pace.token_s == pytest.approx(0.005)
+    pace.answered(W1, 0.0, 100, 0.5)
+    assert pace.prefill_ms(W1, 9.0) == pytest.approx(0.1)
 
     pace.forget(W1)
 

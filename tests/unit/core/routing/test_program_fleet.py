@@ -1,0 +1,36 @@
+"""What the governor of programs is told of engines' speeds."""
+
+import pytest
+
+from kvmesh.core.routing.program_fleet import GovernedFleet
+from kvmesh.core.routing.scheduler import Scheduler
+from tests.unit.core.routing.scheduling import W1, W2, make_scheduler
+
+MS_PER_TOKEN = 0.5
+FIXED_MS = 100.0
+
+
+def computed(*sizes: int) -> Scheduler:
+    """Return a scheduler whose first worker computed prompts of so many tokens."""
+    scheduler = make_scheduler(W1, W2, events=False, routed=True)
+    for number, tokens in enumerate(sizes):
+        service_s = (FIXED_MS + MS_PER_TOKEN * tokens) / 1000.0
+        scheduler.speeds.first_token(W1, tokens, service_s, float(number))
+    return scheduler
+
+
+def test_a_belief_is_not_passed_off_as_seen() -> None:
+    fleet = GovernedFleet(computed(1000, 1000))
+
+    assert fleet.seen_ms_per_token(W1, 1000) > 0.0
+    assert fleet.seen_ms_per_token(W2, 1000) == 0.0
+    assert fleet.ms_per_token(W2) > 0.0
+
+
+def test_a_context_is_priced_with_the_fixed_time_of_its_step() -> None:
+    fleet = GovernedFleet(computed(*[300, 3000] * 200))
+
+    for tokens in (300, 3000):
+        seen_ms = tokens * fleet.seen_ms_per_token(W1, tokens)
+        assert seen_ms == pytest.approx(FIXED_MS + MS_PER_TOKEN * tokens, rel=0.05)
+    assert fleet.seen_ms_per_token(W1, 0) > 0.0
