@@ -378,6 +378,7 @@ class RouterServer:
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
             self.scheduler.grow_unseen(now)
+            context.sockets.look(context.workers.membership, self.settings.http.drain_s, now)
             changes.adopt()
             self._watch.check(now)
             self._programs.check(context)

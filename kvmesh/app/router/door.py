@@ -18,6 +18,7 @@ from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import ForwardOptions
 from kvmesh.transport.http.forward.resume import STREAMS_PATH
+from kvmesh.transport.http.forward.websocket import WebSocketForward
 from kvmesh.transport.http.server.exchange import Exchange
 
 DoorRole = Literal["router", "picker"]
@@ -102,6 +103,7 @@ class HttpDoor:
             splits,
             serving.viewers,
         )
+        gateway.sockets = partial(WebSocketForward, pool=splits.pool)
         gateway.mount(routes)
         resumed = ResumedStreams(
             serving.context, serving.reader, splits.pool, serving.options, serving.viewers
