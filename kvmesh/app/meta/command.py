@@ -31,6 +31,7 @@ from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.bucket_policy import bucket_policy
 from kvmesh.app.meta.bucket_reader import BucketReader, Digest, Read, is_long
 from kvmesh.app.meta.bucket_sockets import BucketSockets
+from kvmesh.app.meta.engine_operations import MetaOperations
 from kvmesh.app.meta.programs import MetaPrograms
 from kvmesh.app.meta.session_names import SessionNames
 from kvmesh.app.meta.view import TENANT_HEADER, MetaView
@@ -177,11 +178,11 @@ class MetaServer:
             routes.add("POST", "/v1/route", self._explain)
             routes.add("POST", "/v1/bucket", self._which)
             self._mount(routes)
+            MetaOperations(self.meta, self._pool, self.settings.http).mount(routes)
             asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
             view = MetaView(self.meta, asking, "meta-router", self._warnings, self._faults)
-            pages = ViewPages(view, self._viewers)
-            ports.mount(pages)
+            ports.mount(pages := ViewPages(view, self._viewers))
             for door in ports.all():
                 MetaPrograms(view, self._viewers).mount(door)
             front = FrontDoor(
@@ -312,9 +313,8 @@ class MetaServer:
         """Send the client itself to the replica: its answer then makes one hop less."""
         route = self.meta.table.route(request, now := time.monotonic())
         self.meta.note(route.replica.name, UNKNOWN, now)
-        location = route.replica.url.encode() + exchange.request.target
         headers = (
-            (b"location", location),
+            (b"location", route.replica.url.encode() + exchange.request.target),
             (b"cache-control", b"no-store"),
             (b"x-kvmesh-bucket", route.bucket.encode()),
         )

@@ -9,6 +9,7 @@ import msgspec
 from kvmesh.app.front.front import FrontDoor, Routes
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.reading import Reader
+from kvmesh.app.router.engine_operations import EngineOperations
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.prefill import Splits
 from kvmesh.app.serve.resumed import ResumedStreams
@@ -105,6 +106,7 @@ class HttpDoor:
         )
         gateway.sockets = partial(WebSocketForward, pool=splits.pool)
         gateway.mount(routes)
+        EngineOperations(serving.context, splits.pool, settings).mount(routes)
         resumed = ResumedStreams(
             serving.context, serving.reader, splits.pool, serving.options, serving.viewers
         )
