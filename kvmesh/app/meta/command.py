@@ -30,6 +30,8 @@ from kvmesh.app.mesh.static_replicas import StaticReplicas, parse_replicas
 from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.bucket_policy import bucket_policy
 from kvmesh.app.meta.bucket_reader import BucketReader, Digest, Read, is_long
+from kvmesh.app.meta.bucket_sockets import BucketSockets
+from kvmesh.app.meta.engine_operations import MetaOperations
 from kvmesh.app.meta.programs import MetaPrograms
 from kvmesh.app.meta.session_names import SessionNames
 from kvmesh.app.meta.view import TENANT_HEADER, MetaView
@@ -68,7 +70,7 @@ from kvmesh.tasks import keep_running
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import NO_HOLD, ForwardOptions
 from kvmesh.transport.http.forward.resume import STREAMS_PATH, StreamKeep
-from kvmesh.transport.http.openai import ENDPOINTS, OTHERS, find_endpoint, may_repeat
+from kvmesh.transport.http.openai import ENDPOINTS, OTHERS, PASSTHROUGH, find_endpoint, may_repeat
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.problem import Problem
@@ -133,7 +135,8 @@ class MetaServer:
             settings.wait_for_replica_s,
             time.monotonic,
         )
-        self._ends = RequestEnds()
+        self._ends = ends = RequestEnds()
+        self._sockets = BucketSockets(self.meta, self._reader, self._options, self._care, ends)
         self._static = [
             (self.meta.add_static(bucket, url, time.monotonic()), url) for bucket, url in replicas
         ]
@@ -175,11 +178,11 @@ class MetaServer:
             routes.add("POST", "/v1/route", self._explain)
             routes.add("POST", "/v1/bucket", self._which)
             self._mount(routes)
+            MetaOperations(self.meta, self._pool, self.settings.http).mount(routes)
             asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
             view = MetaView(self.meta, asking, "meta-router", self._warnings, self._faults)
-            pages = ViewPages(view, self._viewers)
-            ports.mount(pages)
+            ports.mount(pages := ViewPages(view, self._viewers))
             for door in ports.all():
                 MetaPrograms(view, self._viewers).mount(door)
             front = FrontDoor(
@@ -249,9 +252,11 @@ class MetaServer:
 
     def _forward(self, exchange: Exchange) -> None:
         request = exchange.request
+        assert self._pool is not None
         endpoint = find_endpoint(request.method, request.path, passthrough=True)
-        scanned = self._reader.scan(request, endpoint)
-        if scanned is not None:
+        if endpoint is PASSTHROUGH and self._sockets.serve(exchange, self._pool, self._tracer):
+            return
+        if (scanned := self._reader.scan(request, endpoint)) is not None:
             self._send(exchange, scanned[0], stream=scanned[1])
             return
         self._read(exchange, partial(self._reader.digest, request, endpoint), self._forward_read)
@@ -306,12 +311,10 @@ class MetaServer:
 
     def _redirect(self, exchange: Exchange, request: BucketRequest) -> None:
         """Send the client itself to the replica: its answer then makes one hop less."""
-        now = time.monotonic()
-        route = self.meta.table.route(request, now)
+        route = self.meta.table.route(request, now := time.monotonic())
         self.meta.note(route.replica.name, UNKNOWN, now)
-        location = route.replica.url.encode() + exchange.request.target
         headers = (
-            (b"location", location),
+            (b"location", route.replica.url.encode() + exchange.request.target),
             (b"cache-control", b"no-store"),
             (b"x-kvmesh-bucket", route.bucket.encode()),
         )

@@ -5,8 +5,8 @@ from typing import Final, get_args
 
 import msgspec
 
+from kvmesh.app.front.admin_guard import AdminGuard
 from kvmesh.app.front.front import Routes, answer_json
-from kvmesh.app.router.admin_guard import AdminGuard
 from kvmesh.app.router.admission_share import AdmissionShare
 from kvmesh.app.serve.admission import AdmissionLimits
 from kvmesh.bounds import UNREADABLE

@@ -251,10 +251,8 @@ class RouterServer:
             check = check_of(settings, pool, context.find_holder)
             check.holds = lambda: bool(context.gate.waiting)
             stack.push_async_callback(check.close)
-            reader, options = (
-                self._reader(context, check),
-                forward_options(settings, context.counters.streams),
-            )
+            reader = self._reader(context, check)
+            options = forward_options(settings, context.counters.streams)
             splits = Splits(split_options(settings), pool)
             routes = Routes()
             serving = Serving(
@@ -267,8 +265,7 @@ class RouterServer:
                 priority_of=self._pool.priority_of if self._pool is not None else None,
             )
             door.mount(serving, routes)
-            tenant_header = settings.admission.tenant_header
-            ports = await open_ports(settings.http, routes, stack, tenant_header)
+            ports = await open_ports(settings.http, routes, stack, settings.admission.tenant_header)
             changes = RunningChanges(context, self.mesh.replicas, settings)
             admin = self._admin(context, check, changes, ports)
             await admin.share(stack)
@@ -294,6 +291,7 @@ class RouterServer:
                 ),
                 keep_running("housekeeping", partial(self._housekeeping, context, changes)),
                 keep_running("dashboards", pages.live.run),
+                keep_running("sleeping engines", partial(context.asleep.run, self.router, pool)),
                 keep_running("programs seen", watch.run),
                 keep_running("traffic", traffic.run),
                 *touching(self._programs.toucher),
@@ -378,6 +376,7 @@ class RouterServer:
             sequences.renew(context.open_requests, now)
             sequences.expire(now)
             self.scheduler.grow_unseen(now)
+            context.sockets.look(context.workers.membership, self.settings.http.drain_s, now)
             changes.adopt()
             self._watch.check(now)
             self._programs.check(context)

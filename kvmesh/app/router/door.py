@@ -9,6 +9,7 @@ import msgspec
 from kvmesh.app.front.front import FrontDoor, Routes
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.reading import Reader
+from kvmesh.app.router.engine_operations import EngineOperations
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.prefill import Splits
 from kvmesh.app.serve.resumed import ResumedStreams
@@ -18,6 +19,7 @@ from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.http.forward.forwarding import Forward
 from kvmesh.transport.http.forward.plan import ForwardOptions
 from kvmesh.transport.http.forward.resume import STREAMS_PATH
+from kvmesh.transport.http.forward.websocket import WebSocketForward
 from kvmesh.transport.http.server.exchange import Exchange
 
 DoorRole = Literal["router", "picker"]
@@ -102,7 +104,9 @@ class HttpDoor:
             splits,
             serving.viewers,
         )
+        gateway.sockets = partial(WebSocketForward, pool=splits.pool)
         gateway.mount(routes)
+        EngineOperations(serving.context, splits.pool, settings).mount(routes)
         resumed = ResumedStreams(
             serving.context, serving.reader, splits.pool, serving.options, serving.viewers
         )

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from kvmesh.app.front.admin_guard import AdminGuard
 from kvmesh.app.front.front import Routes, answer_json
-from kvmesh.app.router.admin_guard import AdminGuard
 from kvmesh.app.router.policy_share import PolicyShare
 from kvmesh.app.views.policy_view import PolicyRow
 from kvmesh.bounds import UNREADABLE

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.app.front.admin_guard import AdminGuard
 from kvmesh.app.front.front import Routes
 from kvmesh.app.router.admin import RouterAdmin
-from kvmesh.app.router.admin_guard import AdminGuard
 from kvmesh.app.router.admission_admin import AdmissionAdmin
 from kvmesh.app.router.admission_share import AdmissionShare
 from kvmesh.app.router.auto_tuner import make_tuner

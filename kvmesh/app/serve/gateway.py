@@ -1,5 +1,6 @@
 """A router's front door: every request under /v1/ is tokenised, decided, forwarded."""
 
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -8,6 +9,7 @@ from kvmesh._native import Placed
 from kvmesh.app.front.front import PathRoutes, answer_json
 from kvmesh.app.front.models_page import ModelsPage
 from kvmesh.app.front.viewers import Viewers
+from kvmesh.app.front.websockets import is_websocket, model_in_query, why_no_websocket
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.reading import Readable, Reader
 from kvmesh.app.prompts.reading_parts import by_path, within_patience
@@ -65,14 +67,14 @@ _SCANNED: Final = frozenset({"chat", "completions"})
 UNREAD: Final = frozenset({429, 503})
 """What a worker says before it begins: safe to ask another, whatever the request would do."""
 
-V = TypeVar("V", bound=Incoming)
-"""One kind of requests at which only views are served."""
+V = TypeVar("V", bound=Incoming)  # one kind of requests at which only views are served
 
 
 class Gateway(Generic[E]):
     """Serves the OpenAI paths of one router. One call an exchange, never blocking.
 
-    `forward` makes what sends a request where it is decided.
+    `forward` makes what sends a request where it is decided, `sockets` what opens a WebSocket
+    there; None: such a request is sent as any other.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Gateway(Generic[E]):
         splits: Splits,
         viewers: Viewers | None = None,
     ) -> None:
+        self.sockets: Forwarder[E] | None = None
         self._viewers = viewers or Viewers("")
         self._context = context
         self._models = ModelsPage(context.router.models, self._urls, splits.pool)
@@ -136,6 +139,12 @@ class Gateway(Generic[E]):
         if (name := request.head.get(STREAM_ID)) is not None:
             checked_name(name)
         if endpoint.kind in _SCANNED and self._serve_scanned(exchange, endpoint):
+            return
+        if endpoint is PASSTHROUGH and self.sockets is not None and is_websocket(request):
+            if (problem := why_no_websocket(request)) is not None:
+                exchange.fail(problem)
+                return
+            self._reader.read(exchange, endpoint, self._open_socket)
             return
         self._reader.read(exchange, endpoint, self._go_on)
 
@@ -303,6 +312,22 @@ class Gateway(Generic[E]):
         forwarding.begin(plan, stream=one.streams)
         if one.streams and (name := asked.head.get(STREAM_ID)) is not None:
             self._name(exchange, forwarding, name.decode())
+
+    def _open_socket(self, exchange: E, request: RouteRequest) -> None:
+        """Have a WebSocket opened by load, among the workers of the model that its query names."""
+        context, forward = self._context, self.sockets
+        assert forward is not None, "it was asked before"
+        if model := model_in_query(exchange.request):
+            request = msgspec.structs.replace(request, model=model)
+        if context.tracer is not None:
+            context.tracer.begin(exchange)
+        forwarding = forward(exchange, options=self._others)
+        one = context.routing.enter(request, exchange.request_id)
+        routed = RoutedRequest(context, one, forwarding)
+        forwarding.begin(routed)
+        if not exchange.scope.over and routed.one.placed is not None:
+            context.sockets.open[routed] = None
+            exchange.scope.held.append(partial(context.sockets.open.pop, routed, None))
 
     def _name(self, exchange: E, forwarding: Startable, name: str) -> None:
         """Have the stream's progress told, so that its client may ask for the rest of it."""

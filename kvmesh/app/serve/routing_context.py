@@ -15,8 +15,10 @@ from kvmesh.app.members.failure_care import FailureCounts
 from kvmesh.app.members.hang_watch import HangWatch
 from kvmesh.app.members.open_streams import OpenStreams
 from kvmesh.app.members.patience import Patience
+from kvmesh.app.members.sleeping import SleepingEngines
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.alternatives import Alternatives
+from kvmesh.app.serve.open_sockets import OpenSockets
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.serve.response_holders import ResponseHolders
 from kvmesh.app.serve.stream_sharing import StreamSharing
@@ -166,7 +168,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
     `scaling` says from when on workers count as full.
     `keep` takes each turn's prompt as it is sent, None: nobody does.
     `again` reads requests once more whose streams are to go on. `named` tells siblings of streams
-    that their clients named; None: none are kept.
+    that their clients named; None: none are kept. `sockets` are the open WebSockets,
+    `asleep` the workers whose engines sleep.
     """
 
     router: Router
@@ -198,6 +201,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
     keep: Keep | None = None
     again: ReadAgain = msgspec.field(default_factory=ReadAgain)
     named: StreamSharing | None = None
+    sockets: OpenSockets = msgspec.field(default_factory=OpenSockets)
+    asleep: SleepingEngines = msgspec.field(default_factory=SleepingEngines)
 
     def checks(self, mode: RouterMode | None) -> bool:
         """Return whether anything looks at the prompt of a request with this mode."""

@@ -33,6 +33,8 @@ REQUESTS: Final = Table[RoutingContext](
            ("way",)),
     Figure("gauge", "kvmesh_open_requests", lambda one: len(one.open_requests),
            "Requests booked and not yet over."),
+    Figure("gauge", "kvmesh_open_websockets", lambda one: len(one.sockets.open),
+           "WebSockets open, or being opened."),
     Figure("gauge", "kvmesh_booked_requests",
            lambda one: one.scheduler.sequences.statistics().active_requests,
            "Requests booked by this replica and its peers.",

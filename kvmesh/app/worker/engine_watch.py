@@ -17,7 +17,7 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.zmq.subscriber import EventSubscription
 
 MISSED_LOOKS: Final = 3
-MODELS_S = 5.0
+MODELS_S = 1.0
 """How often the engine is asked which models it serves: adapters come and go while it runs."""
 
 Report = Callable[[EngineAnswers | EngineServes], None]

@@ -59,6 +59,7 @@ PATHS: Final[Mapping[str, Role]] = {
             "/v1/images/generations",
             "/v1/moderations",
             "/v1/pooling",
+            "/v1/realtime",
             "/v1/classify",
             "/v1/rerank",
             "/v1/score",

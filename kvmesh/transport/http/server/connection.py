@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from typing import cast
 
 from kvmesh.transport.http.server.exchange import Exchange
@@ -18,6 +19,9 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FULL = Problem(503, "too many connections", code="too_many_connections", retry_after_s=1)
 _PATIENT = 32
 """Connections above the limit that are waited for, so that they read why they were turned away."""
+Diverted = tuple[Callable[[bytes], object], Callable[[], object]]
+"""Who takes a connection's bytes that are HTTP no more, and ends it in an orderly way."""
+
 _SLOW = Problem(408, "the request took too long to arrive", code="request_timeout")
 
 
@@ -29,15 +33,16 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_awaits_end", "_body_mark", "_client", "_exchange", "_half_closed", "_lingering",
-        "_listener", "_reader", "_reading_paused", "_secure", "_serving", "_writing_paused",
-        "date", "deadline_s", "last", "spoke", "transport",
+        "_awaits_end", "_body_mark", "_client", "_diverted", "_exchange", "_half_closed",
+        "_lingering", "_listener", "_reader", "_reading_paused", "_secure", "_serving",
+        "_writing_paused", "date", "deadline_s", "last", "spoke", "transport",
     )  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._reader = RequestReader(listener.limits, listener.bodies, listener.screen)
         self._exchange: Exchange | None = None
+        self._diverted: Diverted | None = None
         self._half_closed: HalfClosed | None = None
         self._awaits_end = False
         self._lingering = False
@@ -109,25 +114,33 @@ class Connection(asyncio.Protocol):
                     self.deadline_s = NEVER
                     self._handle(request)
                     return
-            reader.feed(data)
-            if self._exchange is not None:
-                if reader.ready:
-                    self._hold_back()
-            elif reader.ready:
-                self._serve()
+            if self._diverted is not None and self._exchange is not None:
+                self._exchange.scope.enter(self._diverted[0], data)
             else:
-                self._watch_arrival(before, reader.phase)
-                if reader.crowded:
-                    self._breathe()
+                self._feed(data, before)
         except Exception as error:  # noqa: BLE001  the connection's edge: the others go on
             self.crash(error)
+
+    def _feed(self, data: bytes, before: Phase) -> None:
+        """Read what is not one whole request, behind others or in pieces."""
+        reader = self._reader
+        reader.feed(data)
+        if self._exchange is not None:
+            if reader.ready:
+                self._hold_back()
+        elif reader.ready:
+            self._serve()
+        else:
+            self._watch_arrival(before, reader.phase)
+            if reader.crowded:
+                self._breathe()
 
     def eof_received(self) -> bool:
         """Take the client's FIN: it has no further request, or it is gone. TLS cannot tell."""
         if self._lingering or self._exchange is None:
             return False
         sock = self.transport.get_extra_info("socket")
-        if self._secure or sock is None:
+        if self._secure or sock is None or self._diverted is not None:
             self._leave()
             return False
         self._half_closed = HalfClosed(sock, self._leave)
@@ -163,7 +176,8 @@ class Connection(asyncio.Protocol):
         """Act on what took too long in the present phase."""
         phase = self._reader.phase
         limits = self._listener.limits
-        if self._writing_paused or self._lingering or self.transport.is_closing():
+        stuck = self._writing_paused or self._diverted is not None
+        if stuck or self._lingering or self.transport.is_closing():
             self._leave()
         elif self._exchange is not None:
             self.deadline_s = NEVER
@@ -205,9 +219,18 @@ class Connection(asyncio.Protocol):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.transport.abort()
 
+    def divert(self, take: Callable[[bytes], object], leave: Callable[[], object]) -> bool:
+        """Give all further bytes to `take` until the exchange ends, which `leave` is asked to do,
+        within `linger_s`, when the server closes; False where bytes have come already.
+        """
+        if self._reader.ready or self._reader.phase is not IDLE:
+            return False
+        self._diverted = take, leave
+        return True
+
     def answered(self, *, reusable: bool) -> None:
         """Go on to the next request, or close."""
-        self._exchange = None
+        self._exchange = self._diverted = None
         if self._half_closed is not None:
             self._half_closed.stop()
             reusable = False
@@ -224,7 +247,10 @@ class Connection(asyncio.Protocol):
     def shut(self, *, at_once: bool) -> None:
         """Close an idle connection; with `at_once` cut a busy one too. No request follows."""
         self.last = True
-        if at_once:
+        if at_once and self._diverted is not None and self._exchange is not None:
+            self._exchange.scope.enter(self._diverted[1])
+            self.deadline_s = self._listener.wheel.now_s + self._listener.limits.linger_s
+        elif at_once:
             self._leave()
         elif not self.busy and not self._writing_paused:
             self.transport.close()

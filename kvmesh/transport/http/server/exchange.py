@@ -13,6 +13,7 @@ from kvmesh.transport.http.wire.headers import STATUS_LINES, Headers, HttpDate
 from kvmesh.transport.http.wire.problem import Problem
 
 JSON: Final = b"application/json"
+SWITCHING: Final = 101
 _ANY_ANSWER: Final = b"HTTP/1.1 "
 _WITHOUT_BODY: Final = frozenset({204, 304})
 _JOIN_BELOW: Final = 64 * 1024
@@ -32,6 +33,10 @@ class Channel(Protocol):
 
     def reset(self) -> None:
         """Close so that the client gets an error, not an end."""
+        ...
+
+    def divert(self, take: Callable[[bytes], object], leave: Callable[[], object]) -> bool:
+        """Give all further bytes to `take`; `leave` is called when the server closes."""
         ...
 
     def answered(self, *, reusable: bool) -> None:
@@ -156,6 +161,18 @@ class Exchange:
             # Joined, not formatted: a third of the time.
             block = b"".join((lines, b"x-request-id: ", self.request_id, b"\r\n", render(headers)))
             self._held = self._head(status, block, content_length)
+
+    def switch(self, lines: bytes, headers: Headers) -> None:
+        """Answer 101 with rendered lines and `headers`; what is written then goes out as it is."""
+        if self.disconnected:
+            return
+        self.started = True
+        self.scope.status = SWITCHING
+        self._framing = _UNTIL_CLOSE
+        self._keep_alive = False
+        head = (STATUS_LINES[SWITCHING], lines, b"x-request-id: ", self.request_id, b"\r\n",
+                render(headers), self.added, b"\r\n")  # fmt: skip
+        self.channel.transport.write(b"".join(head))
 
     def pass_whole(self, status: int, lines: bytes, headers: Headers, body: bytes) -> None:
         """Do as `pass_head`, `write` and `end` with a whole body."""

@@ -237,6 +237,7 @@ class UpstreamPool:
         self._state = PoolState(options or UpstreamOptions(), ssl)
         self.wheel = self._state.wheel
         self.first_byte_s = self._state.options.first_byte_timeout_s
+        self.idle_s = self._state.options.idle_timeout_s
         self.own_headers: Headers = self._state.options.own_headers()
         self.poison = PoisonGuard()
 
@@ -285,6 +286,36 @@ class UpstreamPool:
             call.cancel()
             raise
         return call
+
+    async def open(
+        self, origin: str, protocol: asyncio.Protocol
+    ) -> asyncio.Transport | UpstreamFailure:
+        """Open a connection that is the caller's to use and to close, for what is no HTTP; return
+        why there is none. Raises `ConfigError` for an origin that is not a URL.
+        """
+        state, found = self._state, Origin.parse(origin)
+        limit_s = state.options.connect_timeout_s
+        kind: Kind = "refused"
+        try:
+            async with asyncio.timeout(limit_s):
+                transport, _ = await state.loop.create_connection(
+                    lambda: protocol,
+                    found.host,
+                    found.port,
+                    ssl=state.ssl() if found.secure else None,
+                    server_hostname=found.host if found.secure else None,
+                )
+        except TimeoutError:
+            kind, why = "timeout", f"no connection in {limit_s:g} s"
+        except (OSError, UnicodeError) as error:
+            why = str(error)
+        else:
+            judge, peer = state.options.why_not_peer, transport.get_extra_info("peername")
+            why = judge(found.host, found.port, peer[0]) if judge and peer else ""
+            if not why:
+                return transport
+            transport.abort()
+        return UpstreamFailure("before_send", kind, f"{origin}: {why}", origin)
 
     def quiet_s(self, origin: str) -> float:
         """Return for how long no answer under way there has brought a byte; infinite for none.

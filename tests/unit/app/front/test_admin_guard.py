@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.app.router.admin_guard import AdminGuard, hops, is_loopback
+from kvmesh.app.front.admin_guard import AdminGuard, hops, is_loopback
 from kvmesh.errors import RequestError
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.transport.http.server.request import Request

@@ -1,0 +1,139 @@
+"""Paths by which operators change engines, and what becomes of the answers."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import parse_qs
+
+import msgspec
+
+from kvmesh.app.front.admin_guard import TOKEN_HEADER
+from kvmesh.bounds import UNREADABLE, MaybeName
+from kvmesh.core.members.outcomes import SUCCESS
+from kvmesh.errors import RequestError
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.request import Request
+from kvmesh.transport.http.wire.headers import Headers
+
+RESETS: Final = frozenset({"/reset_prefix_cache", "/flush_cache"})
+SLEEPS: Final = frozenset({"/sleep", "/pause", "/pause_generation", "/release_memory_occupation"})
+WAKES: Final = frozenset(
+    {"/wake_up", "/resume", "/continue_generation", "/resume_memory_occupation"}
+)
+WEIGHTS: Final = frozenset(
+    {
+        "/update_weights",
+        "/update_weights_from_disk",
+        "/update_weights_from_distributed",
+        "/update_weights_from_ipc",
+        "/update_weights_from_tensor",
+    }
+)
+LOADS: Final = frozenset({"/v1/load_lora_adapter", "/load_lora_adapter"})
+UNLOADS: Final = frozenset({"/v1/unload_lora_adapter", "/unload_lora_adapter"})
+OPERATED: Final = (
+    RESETS | SLEEPS | WAKES | WEIGHTS | LOADS | UNLOADS
+    | {
+        "/abort_request", "/abort_requests", "/reset_encoder_cache", "/reset_mm_cache",
+        "/scale_elastic_ep", "/start_profile", "/stop_profile", "/update_weight_version",
+    }
+)  # fmt: skip
+"""Served by POST."""
+
+REFUSED: Final = "/collective_rpc"
+ASKED: Final = b"x-kvmesh-asked"
+"""Of a meta-router that asks several replicas: the workers whose engines were asked before, and
+what they answered, `w0=200,w1=500`.
+"""
+
+_MOST_TEXT: Final = 2_000
+TIMEOUT_S: Final = 300.0
+"""For one engine's answer."""
+
+_OK: Final = 200
+_FORBIDDEN: Final = 403
+_SOME: Final = 207
+BAD_GATEWAY: Final = 502
+
+
+class EngineAnswer(msgspec.Struct, frozen=True):
+    """What one engine answered; `body` is JSON, or text where it is none."""
+
+    status: int
+    body: object
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """Those of all engines that were asked, by worker."""
+
+    workers: dict[str, EngineAnswer]
+
+    def status(self) -> int:
+        """Return 200 where all succeeded, 207 where some did, else what all answered, or 502."""
+        found = {one.status for one in self.workers.values()}
+        good = {one for one in found if one in SUCCESS}
+        if found == good:
+            return _OK
+        if good:
+            return _SOME
+        return found.pop() if len(found) == 1 else BAD_GATEWAY
+
+
+class _Adapter(msgspec.Struct):
+    lora_name: MaybeName = ""
+
+
+_ONE: Final = re.compile(r"([^\s=,]+)=([1-5][0-9]{2})")
+
+
+def asked_before(request: Request) -> dict[str, int]:
+    """Return who was asked before, and what they answered."""
+    sent = (request.header(ASKED) or b"").decode("latin-1")
+    return {name: int(status) for name, status in _ONE.findall(sent)}
+
+
+def in_header(answers: Mapping[str, EngineAnswer]) -> bytes:
+    """Return the value of `ASKED`."""
+    return ",".join(f"{name}={one.status}" for name, one in answers.items()).encode("latin-1")
+
+
+def keys_of(request: Request, own: Headers) -> Headers:
+    """Return the headers by which a client shows who it is, without those that are sent in their
+    place.
+    """
+    shown = {b"authorization", b"x-api-key", TOKEN_HEADER}.difference(name for name, _ in own)
+    return [one for one in request.headers if one[0] in shown]
+
+
+def read_body(body: bytes) -> object:
+    """Return what JSON says, or else the text."""
+    try:
+        found: object = msgspec.json.decode(body)
+    except UNREADABLE:
+        return body[:_MOST_TEXT].decode("utf-8", "replace")
+    return found
+
+
+def adapter_of(body: bytes) -> str:
+    """Return the adapter that a body names, "" for none."""
+    try:
+        return msgspec.json.decode(body, type=_Adapter).lora_name
+    except UNREADABLE:
+        return ""
+
+
+def is_whole_wake(query: str) -> bool:
+    """Return whether an engine that wakes so can serve: with tags only a part of it wakes, of
+    which its KV cache comes last.
+    """
+    tags = parse_qs(query).get("tags", ["kv_cache"])
+    return "kv_cache" in tags
+
+
+def refuse_rpc(exchange: Exchange) -> None:
+    """Refuse to pass on calls of any method: what they do to an engine nobody here could follow."""
+    raise RequestError(
+        f"{exchange.request.path} calls any method of an engine and is not passed on: send it to "
+        "the engine itself",
+        status=_FORBIDDEN,
+    )
