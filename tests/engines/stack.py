@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from kvmesh.core.engines.seen import Finding
-from kvmesh.doctor.command import DoctorSettings, examine
+from kvmesh.app.ops.doctor import DoctorSettings, examine
 from kvmesh.settings.roles import PREDICT_TTL_S
 from tests.engines.capture import clear_cache
 from tests.engines.engine import Engine
