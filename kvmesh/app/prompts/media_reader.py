@@ -9,8 +9,8 @@ from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.app.prompts.tokenizer import Tokenizer
 from kvmesh.core.chat.chat import ChatBody, ChatInput, JsonObject
 from kvmesh.core.chat.inference import Parsed, decode_request, read_chat
-from kvmesh.core.chat.media import MediaNames, MediaPart, media_part, media_parts
-from kvmesh.core.chat.prompt_form import Unforeseen
+from kvmesh.core.chat.media import MediaPart, media_part, media_parts, named_body
+from kvmesh.core.chat.prompt_form import Unforeseen, is_given
 from kvmesh.core.prompts.media_tokens import MediaTokens, Span
 from kvmesh.core.prompts.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
@@ -23,17 +23,16 @@ MOST_PART_BYTES: Final = 32 << 20
 class MediaReader:
     """Reads media for an engine that takes names for them and tells tokens (`Engine.names_media`).
 
-    `tokenizer` prints something where they stand (`sees_media`), `check` asks engines. `secret`
-    keys names.
+    `tokenizer` prints something where they stand (`sees_media`), `check` asks engines.
     """
 
-    def __init__(self, tokenizer: Tokenizer, check: TokenCheck, secret: bytes) -> None:
+    def __init__(self, tokenizer: Tokenizer, check: TokenCheck) -> None:
         self._tokenizer = tokenizer
         self._check = check
-        self._names = MediaNames(secret)
         self.tokens = MediaTokens()
 
-    def name(self, parsed: Parsed, body: bytes) -> tuple[Parsed, bytes]:
+    @staticmethod
+    def name(parsed: Parsed, body: bytes) -> tuple[Parsed, bytes]:
         """Return a chat with its media named, and its body likewise; the same where there are none.
 
         May run in a thread.
@@ -41,8 +40,7 @@ class MediaReader:
         messages = parsed.messages
         if isinstance(messages, list) and not media_parts(messages):
             return parsed, body
-        salt = parsed.cache_salt or ""
-        named = self._names.named(body, salt)
+        named = named_body(body, parsed.cache_salt or "")
         if named is None:
             return parsed, body
         again: Parsed | None = read_chat(named) if isinstance(messages, list) else None
@@ -57,6 +55,8 @@ class MediaReader:
 
         May run in a thread. Raises `RequestError`.
         """
+        if is_given(parsed.mm_processor_kwargs) or is_given(parsed.media_io_kwargs):
+            return None  # the engine makes another name of these and of the one it was given
         names: list[str] = []
 
         def keep(part: JsonObject) -> JsonObject | None:

@@ -79,8 +79,8 @@ class PromptReader:
     `block_size` tokens make a block. Token ids of `vocab_size` and more are refused; 0: those of
     the tokenizer, if it is a model's. While `has_lookahead` says that the index asks for token ids,
     they are kept with their hashes. `check` None believes our ids whatever comes. `engine` is
-    the kind that makes token ids of the prompts. `secret` keys the names of `media`, which is None
-    where only the text in front of the first is read.
+    the kind that makes token ids of the prompts. `media` is None where only the text in front of
+    the first is read.
     """
 
     def __init__(
@@ -90,7 +90,6 @@ class PromptReader:
         vocab_size: int = 0,
         check: TokenCheck | None = None,
         engine: Engine | None = None,
-        secret: bytes = b"",
     ) -> None:
         self._engine = engine or engine_of(DEFAULT_KIND)
         self.tokenizer = tokenizer
@@ -102,7 +101,7 @@ class PromptReader:
         self._chats = KnownChats(KNOWN_BYTES)
         self.media: MediaReader | None = None
         if check is not None and self._engine.names_media and tokenizer.sees_media:
-            self.media = MediaReader(tokenizer, check, secret)
+            self.media = MediaReader(tokenizer, check)
 
     @property
     def probe(self) -> ParityProbe | None:

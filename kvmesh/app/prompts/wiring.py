@@ -57,7 +57,7 @@ def reader_of(
     block_size = settings.cost.kv_cache_block_size or DEFAULT_BLOCK_SIZE
     engine = engine_of(settings.tokenizer_engine)
     reader = Reader(
-        PromptReader(tokenizer, block_size, settings.vocab_size, check, engine, secret),
+        PromptReader(tokenizer, block_size, settings.vocab_size, check, engine),
         router_id,
         adapters=adapters,
         wishes=WishReader(

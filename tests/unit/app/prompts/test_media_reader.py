@@ -184,6 +184,15 @@ def test_text_that_looks_like_a_picture_leaves_the_text_before_the_first(routed:
     assert read.prompt_tokens < COUNT
 
 
+@pytest.mark.parametrize("field", ["mm_processor_kwargs", "media_io_kwargs"])
+def test_what_changes_an_engines_names_leaves_the_text_before(routed: Routed, field: str) -> None:
+    turn = user(TEXT, picture(1))
+    routed.read(turn)
+
+    assert routed.read(turn, **{field: {"image": {}}}).unforeseen == "media"
+    assert routed.read(turn, **{field: None}).unforeseen == ""
+
+
 def test_pictures_among_the_results_of_tools_are_not_followed(routed: Routed) -> None:
     turn = {"role": "tool", "content": [TEXT, picture(1)]}
 

@@ -3,11 +3,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvmesh.core.chat.media import MediaNames, MediaPart, may_hold_media, media_part, media_parts
+from kvmesh.core.chat.media import MediaPart, may_hold_media, media_part, media_parts, named_body
 
 URL: dict[str, Any] = {"url": "data:image/png;base64,AAAA"}
 IMAGE: dict[str, Any] = {"type": "image_url", "image_url": URL}
-NAMES = MediaNames()
 
 
 def body_of(*parts: object, **more: object) -> bytes:
@@ -30,19 +29,18 @@ def names_in(body: bytes | None) -> list[Any]:
     ],
 )
 def test_content_that_was_sent_is_named_and_the_same_each_time(part: dict[str, Any]) -> None:
-    first, second = names_in(NAMES.named(body_of(part, part), ""))
+    first, second = names_in(named_body(body_of(part, part), ""))
 
-    assert first == second == names_in(NAMES.named(body_of(part, temperature=1), ""))[0]
+    assert first == second == names_in(named_body(body_of(part, temperature=1), ""))[0]
     assert len(first) == 32
 
 
-def test_a_name_tells_contents_salts_kinds_and_secrets_apart() -> None:
+def test_a_name_tells_contents_salts_and_kinds_apart() -> None:
     other = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAB"}}
     film = {"type": "video_url", "video_url": URL}
-    bodies = [(NAMES, IMAGE, ""), (NAMES, IMAGE, "s"), (NAMES, other, ""), (NAMES, film, "")]
-    bodies.append((MediaNames(b"secret"), IMAGE, ""))
+    parts = [(IMAGE, ""), (IMAGE, "s"), (other, ""), (film, ""), (IMAGE | {"uuid": "mine"}, "")]
 
-    made = [names_in(names.named(body_of(part), salt))[0] for names, part, salt in bodies]
+    made = [names_in(named_body(body_of(part), salt))[0] for part, salt in parts]
 
     assert len(set(made)) == len(made)
 
@@ -52,13 +50,13 @@ def test_a_clients_own_name_is_replaced_by_one_of_its_salt() -> None:
     cached = {"type": "image_url", "image_url": None, "uuid": "mine"}
     nobody = {"image_url": "http://elsewhere", "uuid": 7}
 
-    one = names_in(NAMES.named(body_of(given, cached, nobody), "a"))
-    two = names_in(NAMES.named(body_of(given), "b"))
+    one = names_in(named_body(body_of(given, cached, nobody), "a"))
+    two = names_in(named_body(body_of(given), "b"))
 
     assert one[0] == one[1] != one[2]
     assert "mine" not in one + two
     assert one[0] != two[0]
-    assert one[0] != names_in(NAMES.named(body_of(IMAGE), "a"))[0]
+    assert one[0] != names_in(named_body(body_of(IMAGE), "a"))[0]
 
 
 @pytest.mark.parametrize(
@@ -79,8 +77,8 @@ def test_a_clients_own_name_is_replaced_by_one_of_its_salt() -> None:
     ],
 )
 def test_what_is_no_content_that_was_sent_gets_no_name(part: object) -> None:
-    assert NAMES.named(body_of(part), "") is None
-    assert names_in(NAMES.named(msgspec.json.encode({"messages": [{"content": [IMAGE]}]}), ""))
+    assert named_body(body_of(part), "") is None
+    assert names_in(named_body(msgspec.json.encode({"messages": [{"content": [IMAGE]}]}), ""))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +94,7 @@ def test_what_is_no_content_that_was_sent_gets_no_name(part: object) -> None:
     ],
 )
 def test_a_body_that_is_no_chat_stays_as_it_is(body: bytes) -> None:
-    assert NAMES.named(body, "") is None
+    assert named_body(body, "") is None
 
 
 def test_all_else_of_a_body_stays_byte_for_byte() -> None:
@@ -105,7 +103,7 @@ def test_all_else_of_a_body_stays_byte_for_byte() -> None:
     rest = b'"n":1.0,"big":123456789012345678901234567890}'
     body = b'{"messages":[{"role":"user","content":"\\u0041"},{"content":[' + part + b"}]}]," + rest
 
-    named = NAMES.named(body, "")
+    named = named_body(body, "")
 
     name = names_in(named)[0].encode()
     assert named == body.replace(part, part + b',"uuid":"' + name + b'"')
