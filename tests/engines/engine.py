@@ -24,6 +24,9 @@ VLLM_ENVIRONMENT = QUIET | {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_SERVER_DEV_MODE": "1",
 }
+VISION_ENVIRONMENT = VLLM_ENVIRONMENT | {"PYTHONPATH": str(STUBS.parent / "vllm_stubs")}
+"""For a vLLM that sees pictures."""
+
 SGLANG_ENVIRONMENT = QUIET | {"PYTHONPATH": str(STUBS), "SGLANG_USE_CPU_ENGINE": "1"}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tests.unit.app.prompts.tokenizer_models import train, write_model
+from tests.unit.app.prompts.tokenizer_models import PARTS, SPECIAL, train, write_model
 
 VOCABULARY = 2048
 CONTEXT_TOKENS = 1024
@@ -117,6 +117,59 @@ QWEN3_NEXT: Final[Config] = {
     "partial_rotary_factor": 0.25,
 }
 """Gated delta nets in three of four layers."""
+
+IMAGE_SIDE = 112
+PATCH = 14
+IMAGE_TOKENS = (IMAGE_SIDE // PATCH) ** 2
+IMAGE_MARK = SPECIAL[3]
+
+LLAVA: Final[Config] = {
+    "architectures": ["LlavaForConditionalGeneration"],
+    "model_type": "llava",
+    "image_token_index": SPECIAL.index(IMAGE_MARK),
+    "projector_hidden_act": "gelu",
+    "vision_feature_layer": -2,
+    "vision_feature_select_strategy": "default",
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": True,
+    "text_config": {**COMMON, "architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+    "vision_config": {
+        "model_type": "clip_vision_model",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "projection_dim": 64,
+        "image_size": IMAGE_SIDE,
+        "patch_size": PATCH,
+    },
+}
+"""Sees pictures: `IMAGE_TOKENS` for each."""
+
+_LLAVA_PROCESSOR: Final[Config] = {
+    "processor_class": "LlavaProcessor",
+    "image_token": IMAGE_MARK,
+    "patch_size": PATCH,
+    "num_additional_image_tokens": 1,
+    "vision_feature_select_strategy": "default",
+}
+_CLIP_PROCESSOR: Final[Config] = {
+    "image_processor_type": "CLIPImageProcessorPil",
+    "size": {"shortest_edge": IMAGE_SIDE},
+    "crop_size": {"height": IMAGE_SIDE, "width": IMAGE_SIDE},
+}
+
+
+def write_tiny_llava(directory: Path) -> Path:
+    """Write a model that sees pictures."""
+    write_model(directory, template=PARTS, tokenizer=train(VOCABULARY - 16))
+    for name, fields in (
+        ("config", LLAVA),
+        ("processor_config", _LLAVA_PROCESSOR),
+        ("preprocessor_config", _CLIP_PROCESSOR),
+    ):
+        (directory / f"{name}.json").write_text(json.dumps(fields), encoding="utf-8")
+    return directory
 
 
 def write_tiny_model(directory: Path, config: Config = QWEN3) -> Path:

@@ -8,7 +8,7 @@ from kvmesh._native import Names, scan
 from kvmesh.app.meta.session_names import SessionNames
 from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_outline import PromptOutline, prompt_outline, scanned_outline
-from kvmesh.app.prompts.reading import LONG_ITEMS, SCANNED_BYTES
+from kvmesh.app.prompts.reading_parts import is_short
 from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS
 from kvmesh.app.prompts.request_wishes import named_workers
 from kvmesh.app.prompts.wish_values import NO_EXTENSION
@@ -87,9 +87,7 @@ class BucketReader:
         one compiled look at its body; None for what has to be parsed. Raises `RequestError`.
         """
         body = request.body
-        long = len(body) > INLINE_BYTES
-        most_items = LONG_ITEMS if long else INLINE_ITEMS
-        if len(body) > SCANNED_BYTES or request.items > most_items or endpoint.kind not in _SCANNED:
+        if not is_short(request) or endpoint.kind not in _SCANNED:
             return None
         scanned = scan(body, endpoint.kind == "chat")
         if scanned is None:
@@ -98,7 +96,7 @@ class BucketReader:
         if bucket or not self._chooses():
             found = BucketRequest(bucket, scanned.model, workers=workers, sessions=sessions)
             return found, scanned.streams
-        if long or self._isolation is not None:
+        if len(body) > INLINE_BYTES or self._isolation is not None:
             return None
         outline = scanned_outline(scanned)
         if outline is None:

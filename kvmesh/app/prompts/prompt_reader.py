@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from typing import Final, cast
 
@@ -9,6 +10,7 @@ import msgspec
 
 from kvmesh._native import Scanned
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES, beginning_of
+from kvmesh.app.prompts.media_reader import MediaReader
 from kvmesh.app.prompts.token_check import MAX_BODY_BYTES, TokenCheck
 from kvmesh.app.prompts.tokenizer import ByteTokenizer, Tokenizer, check_ids
 from kvmesh.core.blocks.hashing import (
@@ -26,6 +28,7 @@ from kvmesh.core.chat.known_chats import KnownChats
 from kvmesh.core.chat.prompt_form import PLAIN, PromptForm, Unforeseen, keep_tokens
 from kvmesh.core.engines.engine import Engine
 from kvmesh.core.engines.registry import DEFAULT_KIND, engine_of
+from kvmesh.core.prompts.media_tokens import Span, spanned_hashes
 from kvmesh.core.prompts.parity import ParityProbe
 from kvmesh.core.prompts.segment_cache import unpack_ids
 from kvmesh.core.prompts.text_packer import MOST_MESSAGES
@@ -46,10 +49,8 @@ _ANY_ID: Final = 1 << 31
 
 _NO: Final = msgspec.Raw(b"false")
 _NO_AFFIXES: Final = (b"", b"")
-_CHATS: Final = frozenset({"chat", "messages", "responses"})
 _TEXTS: Final = frozenset({"completions", "embeddings"})
-_PROMPTS: Final = _CHATS | _TEXTS
-
+_PROMPTS: Final = _TEXTS | {"chat", "messages", "responses"}
 
 KNOWN_BYTES: Final = 64 << 20
 """Messages and tools that are kept decoded, for the next turns of their conversations."""
@@ -78,7 +79,8 @@ class PromptReader:
     `block_size` tokens make a block. Token ids of `vocab_size` and more are refused; 0: those of
     the tokenizer, if it is a model's. While `has_lookahead` says that the index asks for token ids,
     they are kept with their hashes. `check` None believes our ids whatever comes. `engine` is
-    the kind that makes token ids of the prompts.
+    the kind that makes token ids of the prompts. `media` is None where only the text in front of
+    the first is read.
     """
 
     def __init__(
@@ -97,6 +99,9 @@ class PromptReader:
         self._vocab_size = vocab_size or known
         self._check = check
         self._chats = KnownChats(KNOWN_BYTES)
+        self.media: MediaReader | None = None
+        if check is not None and self._engine.names_media and tokenizer.sees_media:
+            self.media = MediaReader(tokenizer, check)
 
     @property
     def probe(self) -> ParityProbe | None:
@@ -187,7 +192,7 @@ class PromptReader:
         check, model = self._check, parsed.model or ""
         doubted = check is not None and model in check.probe.doubted
         if len(body) > MOST_READ_BYTES and not isinstance(parsed.messages, list) and not doubted:
-            return _formed(self._of_beginning(endpoint, parsed, form, root), form)
+            return _formed(self._of_beginning(request, endpoint, parsed, form, root), form)
         if kind in _TEXTS or parsed.input_ids:
             given, rest, prompts = self._given(endpoint, parsed)
             if not isinstance(given, str):
@@ -195,8 +200,8 @@ class PromptReader:
                 return _formed(_among(prompt, rest, prompts), form)
             text = given
         if check is None or not doubted:
-            packed, unforeseen = self._pack(body, endpoint, parsed, text, form)
-            prompt = self.whole(packed, root, unforeseen)
+            packed, unforeseen, spans = self._pack(request, endpoint, parsed, text, form)
+            prompt = self.whole(packed, root, unforeseen, spans)
         else:
             prompt = self._suspected(check, request, endpoint, root)
         if check is not None and (
@@ -204,7 +209,7 @@ class PromptReader:
         ):
 
             def ours() -> tuple[Sequence[int], bool]:
-                packed, unforeseen = self._pack(body, endpoint, parsed, text, form)
+                packed, unforeseen, _ = self._pack(request, endpoint, parsed, text, form)
                 return unpack_ids(packed), unforeseen == "media"
 
             if not (form.unforeseen or form.computed):
@@ -227,7 +232,12 @@ class PromptReader:
         return Prompt(NO_HASHES, tokens, estimated=True, unforeseen=form.unforeseen or "unread")
 
     def _of_beginning(
-        self, endpoint: ApiEndpoint, sent: Parsed, form: PromptForm, root: int
+        self,
+        request: Request,
+        endpoint: ApiEndpoint,
+        sent: Parsed,
+        form: PromptForm,
+        root: int,
     ) -> Prompt:
         """Return the blocks of a long prompt's beginning; the text left out counts as tokens."""
         try:
@@ -251,8 +261,9 @@ class PromptReader:
             if not isinstance(given, str):
                 return _among(self.whole(self._kept(given, form), root), others, prompts)
             text = given
-        packed, unforeseen = self._pack(b"", endpoint, read, text, PLAIN if rest else form)
-        prompt = self.whole(packed, root, "beginning" if rest else unforeseen)
+        form = PLAIN if rest else form
+        packed, unforeseen, spans = self._pack(request, endpoint, read, text, form)
+        prompt = self.whole(packed, root, "beginning" if rest else unforeseen, spans)
         return _among(prompt, others + (rest // BYTES_A_TOKEN if text else 0), prompts)
 
     def _kept(self, given: "array[int]", form: PromptForm) -> bytes:
@@ -260,9 +271,13 @@ class PromptReader:
         return cast("bytes", keep_tokens(bytes(pack_tokens(given)), _NO_AFFIXES, form))
 
     def whole(
-        self, packed: bytes | memoryview | str, root: int, unforeseen: Unforeseen = ""
+        self,
+        packed: bytes | memoryview | str,
+        root: int,
+        unforeseen: Unforeseen = "",
+        spans: Sequence[Span] = (),
     ) -> Prompt:
-        """Return the prompt of token ids, in the namespace of `root`."""
+        """Return the prompt of token ids, in the namespace of `root`; `spans` stand for media."""
         # Engines always compute a prompt's last token, so a block that ends with it is never
         # reused: without this cut a prompt of whole blocks would be promised one too many.
         size = self.block_size
@@ -272,7 +287,8 @@ class PromptReader:
             ids = packed.encode("utf-32-le", "surrogatepass") if ahead else None
             return Prompt(BlockHashes(cut, size, root, ids), len(packed), unforeseen=unforeseen)
         tokens = memoryview(packed)[:-TOKEN_BYTES]
-        hashes = BlockHashes(tokens, size, root, packed if ahead else None)
+        make = partial(spanned_hashes, spans) if spans else BlockHashes
+        hashes = make(tokens, size, root, packed if ahead else None)
         return Prompt(hashes, len(packed) // TOKEN_BYTES, unforeseen=unforeseen)
 
     def _suspected(
@@ -321,37 +337,43 @@ class PromptReader:
 
     def _pack(
         self,
-        body: bytes,
+        request: Request,
         endpoint: ApiEndpoint,
         parsed: Parsed,
         text: str,
         form: PromptForm,
-    ) -> tuple[bytes | str, Unforeseen]:
-        """Return our ids of `text` or a chat, and why they are not all that the engine makes."""
+    ) -> tuple[bytes | str, Unforeseen, Sequence[Span]]:
+        """Return our ids of `text` or a chat, why they are not all that the engine makes, and which
+        of them stand for media.
+        """
         kind, domain, tokenizer = endpoint.kind, parsed.cache_salt or "", self.tokenizer
         special = kind in _TEXTS if form.special_tokens is None else form.special_tokens
         affixes = tokenizer.affixes if special else _NO_AFFIXES
         if kind in _TEXTS:
             packed = tokenizer.pack(text, add_special_tokens=special, domain=domain)
-            return keep_tokens(packed, affixes, form), ""
+            return keep_tokens(packed, affixes, form), "", ()
         try:
             messages = parsed.messages
             if isinstance(messages, list):
-                chat = ChatInput.of(chat_fields(messages, parsed))
+                said = chat_fields(messages, parsed)
+                reader = self.media if form == PLAIN and not special else None
+                if reader and (media := reader.read(said, parsed, request)) is not None:
+                    return media
+                chat = ChatInput.of(said)
             elif kind == "chat":
-                chat = ChatInput.from_body(body)
+                chat = ChatInput.from_body(request.body)
             else:
                 chat = self._engine.turns(parsed, kind)
             packed = tokenizer.pack_chat(chat, domain)
         except RequestError:
             # The engine is the judge of a chat that cannot be rendered here: it gets the request
             # by load alone and answers as it sees fit.
-            return b"", "rendering"
+            return b"", "rendering", ()
         if special and isinstance(packed, bytes):
             packed = affixes[0] + packed + affixes[1]
         if chat.truncated:
-            return packed, "media"
-        return keep_tokens(packed, affixes, form), ""
+            return packed, "media", ()
+        return keep_tokens(packed, affixes, form), "", ()
 
 
 def _holds_chats(endpoint: ApiEndpoint, parsed: Parsed) -> bool:

@@ -12,14 +12,15 @@ from kvmesh._native import Histogram, scan
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.isolation import Isolation
 from kvmesh.app.prompts.prompt_reader import PromptReader
-from kvmesh.app.prompts.reading_parts import stored_answer, turn_of, within
-from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS, ReadingThreads
+from kvmesh.app.prompts.reading_parts import is_short, stored_answer, turn_of, within
+from kvmesh.app.prompts.reading_threads import INLINE_ITEMS, ReadingThreads
 from kvmesh.app.prompts.request_wishes import RequestWishes, WishOptions, WishReader
 from kvmesh.app.prompts.tokenizer import ByteTokenizer
 from kvmesh.bounds import MAX_TOKENS, shown
 from kvmesh.core.blocks.events import HASH_BYTES
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
 from kvmesh.core.chat.inference import InferenceRequest, Parsed, read_chat
+from kvmesh.core.chat.media import may_hold_media
 from kvmesh.core.dispatch.placing import ScannedPrompt
 from kvmesh.core.insight.histogram import MICROSECONDS
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
@@ -41,13 +42,6 @@ _NO_BODY: Final = InferenceRequest()
 
 MOST_PACKED: Final = 1 << 20
 """Token ids or hashes of a prompt sent packed: they are read on the event loop."""
-
-
-SCANNED_BYTES: Final = 1 << 20
-LONG_ITEMS: Final = 2_000
-"""A scan reads 10 KB/us: longer bodies go to threads, and those beyond `INLINE_BYTES` with more
-values, which may be messages to render.
-"""
 
 
 class Readable(msgspec.Struct, frozen=True, gc=False):
@@ -102,9 +96,8 @@ class Reader:
         Raises `RequestError` naming a header.
         """
         body: bytes | None = asked.body
-        long = len(asked.body) > INLINE_BYTES
-        items = LONG_ITEMS if long else INLINE_ITEMS
-        if len(asked.body) > SCANNED_BYTES or asked.items > items:
+        names_media = self._prompts.media is not None and not uses_caches
+        if not is_short(asked) or (names_media and may_hold_media(asked.body)):
             return None
         if self.isolation is not None:
             body = self._salted_body(asked, self.isolation)
@@ -218,9 +211,11 @@ class Reader:
             model, ids = parse_other(asked.body)
             found = InferenceRequest(model=model or None, input_ids=ids)
         parsed = found or read_request(asked, endpoint)
-        if self.isolation is None:
-            return endpoint, parsed, asked.body
-        return endpoint, *self.isolation.apply(asked, parsed)
+        apart, media = self.isolation, self._prompts.media
+        parsed, body = (parsed, asked.body) if apart is None else apart.apply(asked, parsed)
+        if media is not None and endpoint.kind == "chat":
+            parsed, body = media.name(parsed, body)
+        return endpoint, parsed, body
 
     def read_again(
         self, exchange: E, ids: bytes | None, then: Callable[[RouteRequest], None]

@@ -1,10 +1,11 @@
 """Parts of a request that is read: where it may go, whose turn it is, and until when."""
 
 from math import inf
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
+from kvmesh.app.prompts.reading_threads import INLINE_BYTES, INLINE_ITEMS
 from kvmesh.app.prompts.request_wishes import RequestWishes
 from kvmesh.app.prompts.turn_names import TurnNames
 from kvmesh.bounds import UNREADABLE, MaybeName
@@ -14,6 +15,19 @@ from kvmesh.core.members.answer_check import Form
 from kvmesh.core.programs.turn import Turn
 from kvmesh.transport.http.forward.plan import ForwardOptions
 from kvmesh.transport.http.openai import ENDPOINTS
+from kvmesh.transport.http.server.request import Request
+
+SCANNED_BYTES: Final = 1 << 20
+LONG_ITEMS: Final = 2_000
+"""A scan reads 10 KB/us: longer bodies go to threads, and those beyond `INLINE_BYTES` with more
+values, which may be messages to render.
+"""
+
+
+def is_short(asked: Request) -> bool:
+    """Return whether a body may be scanned on the event loop."""
+    items = LONG_ITEMS if len(asked.body) > INLINE_BYTES else INLINE_ITEMS
+    return len(asked.body) <= SCANNED_BYTES and asked.items <= items
 
 
 def within(

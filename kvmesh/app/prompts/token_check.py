@@ -47,6 +47,9 @@ Holder = Callable[[str, Hashes], Target | None]
 Ours = Callable[[], tuple[Sequence[int], bool]]
 """Makes our ids of a prompt, and whether they are only its beginning."""
 
+Told = Callable[[list[int] | None], None]
+"""Takes token ids that an engine told."""
+
 
 class _Question(msgspec.Struct, frozen=True):
     """What is asked of an engine that serves `model`, best of one that holds `hashes`."""
@@ -112,6 +115,20 @@ class TokenCheck:
             headers = _passed_on(request)
             self._start(lambda: self._learn(parsed, headers))
 
+    def tokenize(self, model: str, message: bytes, request: Request, then: Told) -> None:
+        """Ask an engine for its ids of a chat of this one message (JSON), and tell them to `then`
+        from the event loop; None: none told them. From any thread.
+        """
+        fields = {"model": msgspec.Raw(msgspec.json.encode(model))}
+        body = tokenize_body(fields, [msgspec.Raw(message)])
+        question = _Question(model, "/tokenize", body, _passed_on(request), _NO_HASHES)
+
+        async def ask() -> None:
+            answer = await self._ask(question)
+            then(None if answer is None else tokenized_ids(answer))
+
+        self._start(ask, lambda: then(None))
+
     def warnings(self) -> tuple[str, ...]:
         """Return which models are not routed by our token ids, one line each."""
         return tuple(
@@ -134,10 +151,16 @@ class TokenCheck:
         """Ask nothing more."""
         await self._tasks.close()
 
-    def _start(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+    def _start(
+        self,
+        work: Callable[[], Coroutine[None, None, None]],
+        refuse: Callable[[], object] = bool,
+    ) -> None:
         def begin() -> None:
             if len(self._tasks) < MAX_IN_FLIGHT:
                 self._tasks.start(work())
+            else:
+                refuse()
 
         self._loop.call_soon_threadsafe(begin)
 

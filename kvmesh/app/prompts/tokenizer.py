@@ -25,6 +25,7 @@ class Tokenizer(Protocol):
     """Text and chats to token ids; deterministic, safe to call from several threads.
 
     `affixes` are the special tokens (u32s) that completions have in front and behind.
+    `sees_media`: its chat templates print something in the place of a part that is no text.
     Text of more than `inline_characters` may hold the event loop for too long, about 2 ms.
     """
 
@@ -32,6 +33,7 @@ class Tokenizer(Protocol):
     vocab_size: int
     affixes: tuple[bytes, bytes]
     inline_characters: int
+    sees_media: bool
 
     def bound_new_text(self, characters: float) -> None:
         """Tokenise no more text at once in this thread that was not seen before: for more of it

@@ -254,7 +254,9 @@ class BlockHashes:
         self.blocks = self.tokens_count // block_size
 
     @classmethod
-    def of(cls, hashes: Sequence[int], block_size: int, ids: bytes | None = None) -> Self:
+    def of(
+        cls, hashes: Sequence[int], block_size: int, ids: bytes | memoryview | None = None
+    ) -> Self:
         """Return ready-made `hashes`, root first; its `tokens_count` covers the full blocks.
 
         Raises `RequestError` for one that is no u64.

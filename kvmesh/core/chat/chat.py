@@ -109,6 +109,14 @@ def has_role(messages: list[JsonObject], role: str) -> bool:
     ]
 
 
+KeepMedia = Callable[[JsonObject], JsonObject | None]
+"""What stands in a chat for a part of media whose tokens are known; None for any other."""
+
+
+def _keep_none(part: JsonObject) -> None:
+    del part
+
+
 class ChatBody(msgspec.Struct, frozen=True):
     """The fields of an OpenAI chat body that reach the template; all others are skipped."""
 
@@ -125,8 +133,9 @@ class ChatBody(msgspec.Struct, frozen=True):
 class ChatInput(msgspec.Struct, frozen=True):
     """A conversation to be rendered and tokenised, as the client sent it.
 
-    With `truncated` the last message was cut before its first image, sound or other media part:
-    its tokens are a prefix of the engine's, without end of message and generation prompt.
+    With `truncated` the last message was cut before an image, sound or other media part, the first
+    whose tokens are not known: its tokens are a prefix of the engine's, without end of message and
+    generation prompt.
     With `gathers_system` all system messages become one where the template wants it in front.
     """
 
@@ -150,8 +159,10 @@ class ChatInput(msgspec.Struct, frozen=True):
         return cls.of(_parse(body))
 
     @classmethod
-    def of(cls, parsed: ChatBody) -> "ChatInput":
-        """Return the chat of a decoded body. Raises `RequestError` (400) naming the field."""
+    def of(cls, parsed: ChatBody, keep: KeepMedia = _keep_none) -> "ChatInput":
+        """Return the chat of a decoded body, up to the first part of media of which `keep` makes
+        nothing; it is asked for each, in their order. Raises `RequestError` (400) naming the field.
+        """
         messages, truncated = parsed.messages, False
         if not messages:
             raise RequestError("messages is empty: send at least one message", param="messages")
@@ -169,7 +180,7 @@ class ChatInput(msgspec.Struct, frozen=True):
             )
         if not plain:
             _check_calls(messages, fresh, tools)
-            messages, truncated = _cut_at_media(messages)
+            messages, truncated = _cut_at_media(messages, keep)
         if not truncated:
             _note_sound(fresh, tools)
         continued = parsed.continue_final_message
@@ -269,14 +280,26 @@ def _place_of(message: JsonObject, messages: list[JsonObject]) -> int:
     return next(index for index, one in enumerate(messages) if one is message)
 
 
-def _cut_at_media(messages: list[JsonObject]) -> tuple[list[JsonObject], bool]:
-    """Return the messages up to the first media part, and whether there was one."""
+def _cut_at_media(messages: list[JsonObject], keep: KeepMedia) -> tuple[list[JsonObject], bool]:
+    """Return the messages up to the first media part that is not kept; whether there was one."""
+    kept = messages
     for position, message in enumerate(messages):
         if isinstance(message, KnownMessage) and message.sound:
             continue
+        made: list[object] = []
         parts = content_parts(message.get("content")) or ()
-        for index, part in enumerate(parts):
-            if part_text(part) is None:
-                head: JsonObject = {**message, "content": list(parts[:index])}
-                return [*messages[:position], head], True
-    return messages, False
+        for part in parts:
+            found = part if part_text(part) is not None else _kept(part, message, keep)
+            if found is None:
+                return [*kept[:position], {**message, "content": made}], True
+            made.append(found)
+        if any(new is not old for new, old in zip(made, parts, strict=True)):
+            kept = [*kept[:position], {**message, "content": made}, *kept[position + 1 :]]
+    return kept, False
+
+
+def _kept(part: object, message: JsonObject, keep: KeepMedia) -> JsonObject | None:
+    """Return what stands for a part of media. Engines make texts of the results of tools."""
+    if not isinstance(part, dict) or message.get("role") == "tool":
+        return None
+    return keep(cast("JsonObject", part))

@@ -70,7 +70,10 @@ def tagged_messages(chat: ChatInput, content_format: ContentFormat) -> list[Json
         return chat.messages
     last = chat.messages[-1]
     parts = content_parts(last.get("content")) or ()
-    texts = [{"type": "text", "text": part_text(part)} for part in parts]
+    texts = [
+        part if (text := part_text(part)) is None else {"type": "text", "text": text}
+        for part in parts
+    ]
     tag = {"type": "text", "text": MEDIA_TAG}
     content: object = [*texts, tag] if content_format == "openai" else MEDIA_TAG
     return [*chat.messages[:-1], {**last, "content": content}]

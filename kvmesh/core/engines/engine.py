@@ -96,7 +96,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     one of `nested_fields` count as if they stood in the body. `unsalted_paths` are where it takes
     no salt; "/" stands for all. `caches_late`: its cache counts a prompt once it is prefilled, not
     from when it is scheduled. `stream_ids`: its streams tell token ids when asked
-    (`return_token_ids`).
+    (`return_token_ids`). `names_media`: a chat's part of media may bring the name (`uuid`) that its
+    blocks are keyed by, and `/tokenize` tells the tokens that stand for it.
     """
 
     name: str
@@ -123,3 +124,4 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     unsalted_paths: tuple[str, ...] = ("/",)
     caches_late: bool = False
     stream_ids: bool = False
+    names_media: bool = False

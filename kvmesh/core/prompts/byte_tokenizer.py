@@ -35,6 +35,7 @@ class ByteTokenizer:
     name: str = "bytes"
     vocab_size: int = VOCAB_SIZE
     affixes: tuple[bytes, bytes] = (b"", b"")
+    sees_media: bool = False
     inline_characters: int = 1 << 20
     """A thread hop costs more than a megabyte of bytes."""
 

@@ -30,6 +30,7 @@ _FIELDS: Final = 2
 """Of a message that is nothing but a role and a content."""
 
 _ANY_CHAT: Final = ChatInput([{"role": "user", "content": "Hello"}])
+_ANY_IMAGE: Final[JsonObject] = {"type": "image"}
 
 
 class HfTokenizer:
@@ -59,6 +60,7 @@ class HfTokenizer:
         for template in self._templates.values():
             # Shaping reads the template's source once: here, and not while a client waits.
             self._shape(_ANY_CHAT, template)
+        self.sees_media = bool(self._templates) and all(map(self._shows, self._templates.values()))
         capacity = options.cache_bytes
         self._prompts = ByteBudgetCache[bytes](capacity // 8)
         self._segments = SegmentCache(
@@ -170,6 +172,12 @@ class HfTokenizer:
         if not call.suffix:
             return packed
         return packed + self._encode(call.suffix, domain) + self._backend.suffix
+
+    def _shows(self, template: ChatTemplate) -> bool:
+        """Return whether its engine hands media to a template, which goes through parts."""
+        chat = ChatInput([{"role": "user", "content": [_ANY_IMAGE]}])
+        content = self._shape(chat, template).messages[0]["content"]
+        return isinstance(content, list) and _ANY_IMAGE in content
 
     def _shape(self, chat: ChatInput, template: TemplateTraits) -> TemplateCall:
         """Return the chat as the engine hands it to the template, its default arguments added."""

@@ -20,7 +20,7 @@ import pytest
 from msgspec.structs import replace
 
 from kvmesh.app.meta.command import MetaServer
-from kvmesh.app.prompts import reading
+from kvmesh.app.prompts import reading_parts
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.core.blocks.events import WorkerId
@@ -419,7 +419,7 @@ async def test_every_way_out_of_the_compiled_core_leaves_nothing_behind(
     front: Front, tmp_path: Path
 ) -> None:
     wrong: list[str] = []
-    scanned = mock.patch.object(reading, "SCANNED_BYTES", MAX_BODY_BYTES)
+    scanned = mock.patch.object(reading_parts, "SCANNED_BYTES", MAX_BODY_BYTES)
     inline = mock.patch.object(ByteTokenizer, "inline_characters", MAX_BODY_BYTES)
     with scanned, inline:
         async with failing_engines(2) as engines, front(engines, tmp_path) as stage:

@@ -20,6 +20,7 @@ from kvmesh.core.chat.prompt_form import PLAIN
 from kvmesh.core.prompts.segment_cache import unpack_ids
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import ENDPOINTS, parse_request
+from kvmesh.transport.http.server.request import Request
 from tests.property.support.bodies import anything, chats, damaged
 from tests.reference.prompts import body_scan as naive
 from tests.reference.prompts.body_scan import agrees, compiled_scan
@@ -117,7 +118,9 @@ def test_what_is_scanned_is_what_the_router_reads(body: bytes) -> None:
     assert (parsed.cache_salt or "") == scanned.salt
     ids = scan_tokens(body)
     if ids is not None:
-        packed = READER._pack(body, endpoint, parsed, scanned.prompt or "", PLAIN)[0]
+        packed = READER._pack(
+            Request("POST", b"/", [], body), endpoint, parsed, scanned.prompt or "", PLAIN
+        )[0]
         assert unpack_ids(ids) == unpack_ids(packed)
 
 

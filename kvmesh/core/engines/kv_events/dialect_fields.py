@@ -158,7 +158,7 @@ def extras(
         raise CodecError(f"engine event: extra keys are {text_of(value)}, not a list")
     keys = cast("list[object]", value)
     if len(keys) != blocks:
-        return None, (_digest(keys),) * blocks if keys else ()
+        return None, (keys_digest(keys),) * blocks if keys else ()
     salt: str | None = None
     digests: list[int] = []
     for position, key in enumerate(keys):
@@ -168,7 +168,7 @@ def extras(
             if len(texts) == 1:
                 salt = texts[0]
                 rest = [item for item in rest if item is not salt]
-        digests.append(_digest(rest) if rest else 0)
+        digests.append(keys_digest(rest) if rest else 0)
     return salt, tuple(digests) if any(digests) else ()
 
 
@@ -179,6 +179,9 @@ def _without_lora(key: object, lora: str | None) -> Sequence[object]:
     return items[1:] if items and items[0] == lora and lora is not None else items
 
 
-def _digest(value: Sequence[object]) -> int:
-    """Return a digest that is never 0; equal content gives equal digests in every process."""
+def keys_digest(value: Sequence[object]) -> int:
+    """Return what stands for a block's keys: a u64, never 0, the same in every process.
+
+    Of media they are (name, first token's place in the block) pairs.
+    """
     return xxhash.xxh3_64_intdigest(_encoder.encode(value)) or 1

@@ -111,10 +111,15 @@ def _content(content: object, role: object, content_format: str) -> object:
 
 
 def _part(part: object) -> JsonObject:
-    """Return a text part, with the fields vLLM does not know left in for the template."""
-    shaped: JsonObject = {"type": "text", "text": part_text(part)}
+    """Return a text part, with the fields vLLM does not know left in for the template; what stands
+    for media stays as it is.
+    """
+    text = part_text(part)
+    shaped: JsonObject = {"type": "text", "text": text}
     if isinstance(part, dict):
         fields = cast("JsonObject", part)
+        if text is None:
+            return fields
         shaped |= {key: value for key, value in fields.items() if key not in PART_KEYS}
     return shaped
 

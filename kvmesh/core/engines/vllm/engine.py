@@ -74,6 +74,7 @@ VLLM: Final = Engine(
     fetches=FETCHES,
     prompt_ids=PromptIds(read_prompt_ids, fields={"return_token_ids": b"true"}, since="0.10.2"),
     stream_ids=True,
+    names_media=True,
     words=Words(
         oldest_with_events=(0, 9, 0),
         oldest_that_lists=(0, 31, 0),

@@ -1,0 +1,146 @@
+"""A real vLLM that sees pictures: what routers predict behind one is what the engine reuses."""
+
+import base64
+import itertools
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.engines.conftest import interpreter
+from tests.engines.engine import VISION_ENVIRONMENT, VLLM_BLOCK_SIZE, vllm_engine
+from tests.engines.engine_venv import VLLM
+from tests.engines.processes import free_ports
+from tests.engines.reuse.alone import RouterAlone
+from tests.engines.tiny_model import IMAGE_TOKENS, write_tiny_llava
+from tests.engines.traffic import Comparison, ask
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
+
+BLOCKS = 400
+SIDE = 40
+QUESTION = {"type": "text", "text": "What is in this picture, and what of it did you expect? " * 4}
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def routers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[RouterAlone]]:
+    """Two routers over one engine."""
+    python = interpreter(request, VLLM)
+    directory = tmp_path_factory.mktemp("media")
+    model = write_tiny_llava(directory / "tiny")
+    port, events, replay = free_ports(3)
+    log, see = directory / "vllm.log", VISION_ENVIRONMENT
+    ports = (port, events, replay)
+    engine = vllm_engine(python, model, ports, log, blocks=BLOCKS, environment=see)
+    tokenizer = ("--tokenizer", str(model), "--kv-cache-block-size", str(VLLM_BLOCK_SIZE))
+    made: list[RouterAlone] = []
+    for number in range(2):
+        (place := directory / f"router-{number}").mkdir()
+        made.append(RouterAlone(place, {"eyes": engine.url}, tokenizer))
+    try:
+        engine.start()
+        engine.wait()
+        for router in made:
+            router.start()
+            router.wait_for_trust()
+        yield made
+    finally:
+        for router in made:
+            router.stop()
+        engine.stop()
+
+
+@pytest.fixture
+def router(routers: list[RouterAlone]) -> RouterAlone:
+    return routers[0]
+
+
+def picture() -> dict[str, Any]:
+    """Return a picture that nobody has seen."""
+    colour = next(_numbers).to_bytes(3, "big")
+    rows = zlib.compress((b"\0" + colour * SIDE) * SIDE)
+    head = struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in ((b"IHDR", head), (b"IDAT", rows), (b"IEND", b""))
+    )
+    url = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def sent(router: RouterAlone, *parts: object, turns: int = 0) -> Comparison:
+    """Send a chat of these parts and so many turns behind them."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": [*parts]}]
+    for number in range(turns):
+        more = f"And what of turn {number}, which says something else again? " * 4
+        messages.append({"role": "assistant", "content": "A picture."})
+        messages.append({"role": "user", "content": more})
+    body = {"model": "tiny", "max_tokens": 4, "temperature": 0.0, "messages": messages}
+    router.settle()
+    made = ask(router, 0, ("media", "/v1/chat/completions", body), VLLM_BLOCK_SIZE)
+    router.settle()
+    return made
+
+
+def test_turns_behind_a_picture_are_predicted_once_it_was_seen(router: RouterAlone) -> None:
+    shown = picture()
+
+    first, *more = (sent(router, QUESTION, shown, QUESTION, turns=n) for n in range(4))
+
+    assert first.unforeseen == "media"
+    assert [one.unforeseen for one in more] == [""] * 3
+    assert [one.predicted for one in more] == [one.cached for one in more]
+    assert all(one.cached > IMAGE_TOKENS for one in more)
+
+
+def test_another_picture_with_the_same_text_is_not_credited(router: RouterAlone) -> None:
+    one, other = picture(), picture()
+    for shown in (one, other):
+        sent(router, QUESTION, shown, QUESTION)
+
+    third = picture()
+    made = [sent(router, QUESTION, shown, QUESTION, turns=1) for shown in (one, other)]
+    new = sent(router, QUESTION, third, QUESTION, turns=1)
+
+    assert [two.predicted for two in made] == [two.cached for two in made]
+    assert new.predicted == new.cached < IMAGE_TOKENS + min(two.cached for two in made)
+    assert new.unforeseen == "media"
+
+
+def test_a_picture_at_another_place_is_another_block(router: RouterAlone) -> None:
+    shown = picture()
+    sent(router, QUESTION, shown)
+    moved = {"type": "text", "text": f"Well: {QUESTION['text']}"}
+
+    made = [sent(router, moved, shown, QUESTION) for _ in range(2)]
+
+    assert [one.predicted for one in made] == [one.cached for one in made]
+    assert made[0].cached < IMAGE_TOKENS < made[1].cached
+
+
+def test_several_pictures_of_a_chat_are_told_apart(router: RouterAlone) -> None:
+    parts = [picture(), QUESTION, picture(), QUESTION, picture()]
+    sent(router, *parts)
+
+    made = [sent(router, *parts, turns=n) for n in (1, 1, 2)]
+    swapped = sent(router, parts[2], QUESTION, parts[0], QUESTION, parts[4])
+
+    assert [one.predicted for one in made] == [one.cached for one in made]
+    assert swapped.predicted == swapped.cached == 0
+
+
+def test_each_router_learns_for_itself_and_names_it_the_same(routers: list[RouterAlone]) -> None:
+    one, other = routers
+    shown = picture()
+    sent(one, QUESTION, shown, QUESTION)
+
+    first, second = (sent(other, QUESTION, shown, QUESTION, turns=1) for _ in range(2))
+
+    assert first.unforeseen == "media"
+    assert first.cached > IMAGE_TOKENS
+    assert second.predicted == second.cached > first.cached
