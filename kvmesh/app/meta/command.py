@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.actors.members.meta_router import MetaRouter
+from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.app.front.front import (
     NOT_FOUND,
     FrontDoor,
