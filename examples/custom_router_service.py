@@ -64,7 +64,7 @@ class Router:
 
     async def route_request(self, request: Request) -> str:
         """Return the id of the worker that shall serve."""
-        matches = self.kv_indexer.find_matches(request.tokens)
+        matches = self.kv_indexer.find_matches_for_request(request.tokens)
         metrics = self.metrics_aggregator.get_metrics()
         return self.select_best_worker(matches, metrics)
 

@@ -17,8 +17,7 @@ from kvmesh.core.blocks.events import ROOT, Event, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, Tokens, pack_tokens
 from kvmesh.core.cost.selection import Random
 from kvmesh.core.index.approx import new_approx
-from kvmesh.core.index.index import KvIndex
-from kvmesh.core.index.snapshot_reading import Snapshot, decode_snapshot
+from kvmesh.core.index.snapshot_reading import Snapshot
 from kvmesh.core.index.snapshot_writing import Position, WorkerRecord, encode_snapshot
 from kvmesh.core.insight.explain import DecisionView, view_decision
 from kvmesh.core.members.loads import new_sequences
@@ -29,6 +28,7 @@ from kvmesh.core.routing.decision import RouteRequest, RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler, SchedulerStatistics
 from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
 from kvmesh.errors import ConfigError, RequestError
+from kvmesh.library.closed_index import ClosedIndex
 
 _SWEEP_BLOCKS: Final = 1 << 16
 _NO_INFO: Final = WorkerInfo()
@@ -128,7 +128,7 @@ class KvRouter:
         self.options = options or RouterOptions()
         if self.options.block_size < 1:
             raise ConfigError(f"block_size is {self.options.block_size}, it must be at least 1")
-        self._index = KvIndex(max_blocks) if use_kv_events else None
+        self._index = ClosedIndex(max_blocks) if use_kv_events else None
         self._sequences = new_sequences(self.options.block_size, lease_s=lease_s)
         self._membership = Membership()
         self._scheduler = Scheduler(
@@ -136,7 +136,7 @@ class KvRouter:
             rng,
             membership=self._membership,
             sequences=self._sequences,
-            index=self._index,
+            index=None if self._index is None else self._index.index,
             routed=new_approx(thinned=True),
         )
         if sessions is not None and sessions.affinity != "off":
@@ -257,7 +257,7 @@ class KvRouter:
         """
         self.workers.settle_prices(now)
         if self._index is not None:
-            self._index.sweep(_SWEEP_BLOCKS)
+            self._index.index.sweep(_SWEEP_BLOCKS)
         released = [booking.request_id for booking in self._sequences.expire(now)]
         self._scheduler.grow_unseen(now)
         return released
@@ -276,16 +276,16 @@ class KvRouter:
 
     def dump(self, position: Position | None = None, records: Iterable[WorkerRecord] = ()) -> bytes:
         """Return what events told of all caches, as `KvIndexer.dump` does."""
-        return b"".join(encode_snapshot(self._events().freeze(), position or Position(), records))
+        return b"".join(
+            encode_snapshot(self._events().index.freeze(), position or Position(), records)
+        )
 
     def restore(self, data: bytes) -> Snapshot:
         """Replace what events told by what `dump` returned, as `KvIndexer.restore` does.
 
         Raises `CodecError`, and changes nothing, for other bytes.
         """
-        index, snapshot = self._events(), decode_snapshot(data)
-        index.load(snapshot.image, snapshot.truncated)
-        return snapshot
+        return self._events().restore(data)
 
     def statistics(self) -> SchedulerStatistics:
         """Return counts since the start: decisions, refusals, overlap and request blocks."""
@@ -322,7 +322,7 @@ class KvRouter:
             raise RequestError(f"worker {worker_id!r} is not known: call add_worker first")
         return WorkerId(worker_id)
 
-    def _events(self) -> KvIndex:
+    def _events(self) -> ClosedIndex:
         if self._index is None:
             raise ConfigError("this router was made with use_kv_events=False: it has no index")
         return self._index

@@ -157,7 +157,7 @@ async def test_a_follower_needs_no_more_than_a_routers_key_and_an_engine_a_worke
             body = {"model": "mock", "prompt": [7] * 320, "max_tokens": 1}
             await client.post(f"{engine.url}/v1/completions", json=body)
         indexer = KvIndexer(listener)
-        await eventually(lambda: indexer.find_matches([7] * 320) == {"w7": 20})
+        await eventually(lambda: indexer.find_matches_for_request([7] * 320) == {"w7": 20})
         booked.clear()
         with listener.book("w7", [7] * 320):
             await eventually(lambda: booked, what="routers hear the booking")

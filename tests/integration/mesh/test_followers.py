@@ -74,7 +74,7 @@ async def test_the_fields_snippets_run_against_a_live_mesh(
     matches = indexer.find_matches_for_request(SHARED)
     metrics = metrics_aggregator.get_metrics()
     cold = {worker: 0 for worker in ("w0", "w1", "w2", "w3") if worker != warm}
-    assert matches == indexer.find_matches(SHARED) == matches.scores == {**cold, warm: 60}
+    assert matches == matches.scores == {**cold, warm: 60}
     assert f"Cache Distribution: {matches}".endswith("'w3': 0}" if warm != "w3" else "'w3': 60}")
     assert [one.worker_id for one in metrics.endpoints] == ["w0", "w1", "w2", "w3"]
     for endpoint in metrics.endpoints:
@@ -144,7 +144,8 @@ async def test_a_follower_folds_the_stream_as_routers_do_and_is_none(
     await mesh.llms[3].close()
     indexer, metrics = KvIndexer(listener), KvMetricsAggregator(listener)
     await eventually(
-        lambda: "w3" not in indexer.find_matches(SHARED), what="a worker that left is no match"
+        lambda: "w3" not in indexer.find_matches_for_request(SHARED),
+        what="a worker that left is no match",
     )
     assert [one.worker_id for one in metrics.get_metrics().endpoints] == ["w0", "w1", "w2"]
     assert metrics.get_metrics().get_worker_load("w3") == 1.0
@@ -259,11 +260,12 @@ async def test_a_follower_goes_on_when_nats_is_started_again(
         indexer = KvIndexer(listener)
         assert indexer.block_size == 32
         await server.stop()
-        assert indexer.find_matches(SHARED) == {"w0": 0}
+        assert indexer.find_matches_for_request(SHARED) == {"w0": 0}
         await server.start()
         await complete(mesh.engines[0].url, SHARED)
         await eventually(
-            lambda: indexer.find_matches(SHARED) == {"w0": 30}, what="events are followed again"
+            lambda: indexer.find_matches_for_request(SHARED) == {"w0": 30},
+            what="events are followed again",
         )
         with listener.book("w0", SHARED):
             await eventually(lambda: mesh.booked_by("mine") == 1, what="bookings are told again")

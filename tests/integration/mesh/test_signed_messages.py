@@ -355,7 +355,7 @@ async def test_values_that_a_worker_puts_into_lease_and_manifest_stop_no_snapsho
 
         await until(is_served_and_kept)
         indexer = KvIndexer(listener)
-        await eventually(lambda: indexer.find_matches([7] * 320) == {"w7": 20})
+        await eventually(lambda: indexer.find_matches_for_request([7] * 320) == {"w7": 20})
         ready = (await client.get("/ready")).json()
         metrics = (await client.get("/metrics")).text
         signatures = (await client.get("/v1/status")).json()["mesh"]["signatures"]
