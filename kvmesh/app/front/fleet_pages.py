@@ -54,19 +54,19 @@ class FleetPages:
         self._viewers = viewers
         self._gate = asyncio.Semaphore(AT_ONCE)
 
-    def mount(self, routes: PathRoutes[E], refused: Callable[[E], None]) -> None:
-        """Serve the paths of the fleet; have those that are refused answered by `refused`."""
+    def mount(self, routes: PathRoutes[E], others: Callable[[E], None]) -> None:
+        """Serve the paths of the fleet; `others` serves what stands beside."""
         for row in ROWS:
             path, _, rest = row.path.partition("{}")
             if rest or path != row.path:
                 if row.status and not path.startswith("/v1/"):
-                    routes.add_prefix(path, refused)
+                    routes.add_prefix(path, others)
                 continue
             for method in row.methods:
                 if row.owner in {"fleet", "lists"}:
                     routes.add(method, path, self.serve)
-                elif row.status:
-                    routes.add(method, path, refused)
+                elif row.status or row.owner == "form":
+                    routes.add(method, path, others)
 
     def serve(self, exchange: Incoming) -> None:
         """Answer for all engines. Raises `RequestError` for a path that is none of these."""

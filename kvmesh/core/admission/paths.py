@@ -229,9 +229,9 @@ ROWS: Final[tuple[PathRow, ...]] = (
     ),
     *_rows(
         "refused",
-        "operate",
+        "infer",
         "POST",
-        "l:/v1/streams/lookup l:/v1/chat/completions/control",
+        "l:/v1/streams/lookup",
         (NOT_BUILT, "name a stream by x-kvmesh-stream-id and ask for GET /v1/streams/{id}"),
     ),
     *_rows(
@@ -246,7 +246,8 @@ ROWS: Final[tuple[PathRow, ...]] = (
         "refused",
         "operate",
         "GET POST PUT DELETE",
-        "o:/v1/fine_tuning/jobs l:/models/load l:/models/unload s:/api/show s:/open_session "
+        "o:/v1/fine_tuning/jobs l:/v1/chat/completions/control l:/models/load l:/models/unload "
+        "s:/api/show s:/open_session "
         "s:/close_session v:/collective_rpc v:/fault_tolerance/apply vs:/weight_checker "
         "s:/weights_checker s:/set_internal_state s:/configure_logging s:/freeze_gc s:/slow_down "
         "s:/dumper/{} s:/get_weights_by_name s:/init_weights_update_group "

@@ -5,6 +5,19 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 
+from kvmesh.core.admission.paths import ROWS
+
+PROMPTS = {row.path for row in ROWS if row.owner == "prefix"}
+ANSWER = {
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "text": "x"}],
+    "content": [{"type": "text", "text": "x"}],
+    "output": [{"type": "message", "content": []}],
+    "data": [{"index": 0, "embedding": [0.5]}],
+    "status": "completed",
+    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "input_tokens": 1, "output_tokens": 1},
+}
+"""What all APIs with a prompt answer, in one."""
+
 
 class EchoEngine:
     """`seen` are the requests but for those by which an engine is watched; `kept` the paths that it
@@ -42,7 +55,8 @@ class EchoEngine:
             known = any(path.startswith(one) for one in self.kept)
             if not known:
                 return 404, b"{}"
-        return 200, json.dumps({"by": self.name, "path": path, "same": 1}).encode()
+        told = {"by": self.name, "path": path, "same": 1}
+        return 200, json.dumps(told | (ANSWER if path in PROMPTS else {})).encode()
 
 
 @contextlib.asynccontextmanager
