@@ -238,8 +238,7 @@ ROWS: Final[tuple[PathRow, ...]] = (
         "refused",
         "operate",
         "GET",
-        "l:/v1/health l:/models s:/api/tags l:/tools l:/cors-proxy s:/ready v:/readyz "
-        "s:/health_generate",
+        "l:/v1/health l:/models s:/api/tags l:/tools l:/cors-proxy v:/readyz s:/health_generate",
         (NOT_FOUND, "it tells of one engine: use GET /health, /ready or /v1/models"),
     ),
     *_rows(
