@@ -13,7 +13,6 @@ from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.admission.paths import ROWS
 from kvmesh.errors import TransportError
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
-from kvmesh.transport.http.openai import find_endpoint
 from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.headers import Headers
@@ -69,8 +68,7 @@ class FleetPages:
                     routes.add(method, path, others)
 
     def serve(self, exchange: Incoming) -> None:
-        """Answer for all engines. Raises `RequestError` for a path that is none of these."""
-        find_endpoint(exchange.request.method, exchange.request.path, passthrough=True)
+        """Answer for all engines."""
         exchange.scope.start(self._answer(exchange))
 
     async def _answer(self, exchange: Incoming) -> None:
