@@ -70,17 +70,20 @@ async def test_every_row_of_the_table_is_answered_by_its_owner(door: str) -> Non
     async with fleet(door) as (client, engines):
         for row in ROWS:
             for method in sorted(row.methods):
-                await hold(client, engines, row, method)
+                await hold(client, engines, row, method, engines[: 1 if door == "router" else 3])
 
 
 async def hold(
-    client: httpx.AsyncClient, engines: list[EchoEngine], row: PathRow, method: str
+    client: httpx.AsyncClient,
+    engines: list[EchoEngine],
+    row: PathRow,
+    method: str,
+    keep: list[EchoEngine],
 ) -> None:
     path = row.path.replace("{}", "an_id")
     for one in engines:
         one.seen.clear()
-        one.kept = set()
-    engines[0].kept = {row.path.partition("{}")[0]}
+        one.kept = {row.path.partition("{}")[0]} if one in keep else set()
     body = CHAT | BODIES.get(path, {}) if method in {"POST", "PUT"} else None
     answer = await client.request(method, path, json=body)
     told = (row, method, answer.status_code, answer.text)
@@ -104,7 +107,7 @@ async def hold(
     elif method != "HEAD":
         by = answer.json()["by"]
         assert by in names, told
-        assert row.owner != "home" or by == "e0", told
+        assert row.owner != "home" or by in {one.name for one in keep}, told
 
 
 @pytest.mark.parametrize("door", DOORS)
