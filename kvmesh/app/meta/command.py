@@ -176,7 +176,7 @@ class MetaServer:
             routes.add("GET", "/v1/models", models.serve)
             routes.add("POST", "/v1/route", self._explain)
             routes.add("POST", "/v1/bucket", self._which)
-            self._mount(routes)
+            self._mount(routes, self._pool)
             asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
             view = MetaView(self.meta, asking, "meta-router", self._warnings, self._faults)
@@ -203,15 +203,14 @@ class MetaServer:
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
 
-    def _mount(self, routes: Routes) -> None:
+    def _mount(self, routes: Routes, pool: UpstreamPool) -> None:
         """Serve what replicas serve, but for what is answered here."""
         for path, endpoint in (*ENDPOINTS.items(), *OTHERS.items()):
             if endpoint.kind != "models":
                 for method in endpoint.methods:
                     routes.add(method, path, self._forward)
         routes.add_prefix("/v1/", self._forward)
-        assert self._pool is not None
-        FleetPages(self._pool, self._ready_replicas, self._viewers).mount(routes, self._forward)
+        FleetPages(pool, self._ready_replicas, self._viewers).mount(routes, self._forward)
 
     def _ready_replicas(self) -> dict[str, str]:
         """Return the URL of one replica of each bucket: each knows all workers of its own."""
