@@ -43,9 +43,9 @@ from kvmesh.core.prompts.text_packer import Message, Opening
 from kvmesh.core.routing.choice.inputs import Inputs
 from kvmesh.core.routing.choice.made import Terms
 from kvmesh.core.routing.decision import Decision, RouteRequest
+from kvmesh.core.routing.event_fold import EventFold
 from kvmesh.core.routing.output_lengths import Families, OutputForecast, OutputStatistics
-from kvmesh.core.routing.peers.event_fold import EventFold
-from kvmesh.transport.extproc.messages import (
+from kvmesh.transport.grpc.extproc_messages import (
     GatewayMessage,
     Modes,
     RequestBody,
@@ -1338,7 +1338,7 @@ class BookingOutbox:
     but `TypeError` for what is none; what cannot be told is counted in `untold`. `format`, 0 to
     255, is the first byte of each message.
 
-    Records that wait are left out beyond `core.routing.peers.outbox.MOST_BYTES`. The numbers of the
+    Records that wait are left out beyond `native/peers/outbox.h: MOST_BYTES`. The numbers of the
     1024 last failed requests are kept, so that a second attempt is told under the same, and those
     of 16384 workers.
     """
@@ -1400,7 +1400,7 @@ class Peer:
 
     `republished` are bookings that came with a state: when they really began is not known.
     `workers` are the names that its records give by number,
-    `core.routing.peers.event_fold.as_name_key` of it. `booked` counts its bookings, exactly at
+    `core.routing.event_fold.as_name_key` of it. `booked` counts its bookings, exactly at
     `counted_s`. Bookings are also kept by their number.
     """
 
@@ -1425,8 +1425,8 @@ class Peer:
 
 @final
 class MessageFold:
-    """Folds the messages of peers that are known as `core.routing.peers.peer_bookings` does, record
-    by record as `EventFold`, of which it asks what is rare. `core.routing.peers.peer_bookings`
+    """Folds the messages of peers that are known as `core.routing.peer_bookings` does, record
+    by record as `EventFold`, of which it asks what is rare. `core.routing.peer_bookings`
     makes one.
 
     `applied` and `gaps` count since the start.

@@ -46,7 +46,7 @@ COMMANDS = {
     ),
     "mocker": ("entries:mocker", "Run a simulated engine: real HTTP, KV cache and events, no GPU."),
     "doctor": (
-        "doctor.command",
+        "app.ops.doctor",
         "Say why an engine's KV cache would not be seen by routers, and what to do.",
     ),
     "health": ("app.ops.health", "Exit with 0 if a kvmesh process answers, for health checks."),
@@ -60,11 +60,11 @@ COMMANDS = {
         "Make a key for a client of the front door; only its hash is kept.",
     ),
     "nats-accounts": (
-        "app.ops.nats.accounts",
+        "app.ops.nats_accounts",
         "Write nkeys and a NATS configuration in which each process may do the least.",
     ),
     "nats-streams": (
-        "app.ops.nats.streams",
+        "app.ops.nats_streams",
         "Make the event streams of buckets, as the NATS account that may.",
     ),
     "replay": (

@@ -20,7 +20,7 @@ import pytest_timeout
 import structlog
 import zmq
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from tests.nats_container import (
     nats_container,  # noqa: F401  a fixture
     nats_image,  # noqa: F401  a fixture

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kvmesh.app.ops.nats.server import find_nats_server
+from kvmesh.app.ops.nats_server import find_nats_server
 
 # Its reaper's image cannot be had without a registry; the fixture stops the container itself.
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")

@@ -15,7 +15,7 @@ from benchmarks.measure import cpu_ns
 from benchmarks.proxy.peers import free_port
 from benchmarks.recovery.bench_sidecar import Engine
 from benchmarks.started import Started
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 
 BLOCK_SIZE: Final = 16
 DEADLINE_S: Final = 60.0

@@ -59,7 +59,7 @@ from benchmarks.faults.scenes import (
     poison_table,
     too_few,
 )
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.transport.http.wire.sockets import raise_open_files_limit
 
 SCENES: Final = ("poison", "once")

@@ -23,12 +23,12 @@ from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from benchmarks.measure import Candidate, Sample, compare, parse_options, quiet_collector, report
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.core.blocks.events import VERSION, Batch, Stored, encode_batch
 from kvmesh.observe import configure_logging
 from kvmesh.ports import Record, StreamState
-from kvmesh.transport.nats.journal.jetstream import ApiError, JetStream
-from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.jetstream.api import ApiError, JetStream
+from kvmesh.transport.nats.jetstream.journal import JournalOptions, NatsJournal
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 

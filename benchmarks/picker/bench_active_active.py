@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.picker.envoy_options import Address, GatewayOptions
 from kvmesh.app.picker.envoy_server import EnvoyServer
 from kvmesh.errors import KvMeshError

@@ -24,9 +24,9 @@ import msgspec
 from benchmarks.quality.grid import Slice, load
 from kvmesh.core.admission.queue import QueuePolicy
 from kvmesh.core.cost.targets import Targets, targets_of
+from kvmesh.core.routing.choice.slo_judge import SloOptions
+from kvmesh.core.routing.choice.slo_tracker import Result, SloTracker
 from kvmesh.core.routing.policy import parse_policy
-from kvmesh.core.routing.slo.judge import SloOptions
-from kvmesh.core.routing.slo.tracker import Result, SloTracker
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.timing import DYNAMO_CAPACITY_TOKENS
 from kvmesh_lab.report.statistics import Slo, summarize

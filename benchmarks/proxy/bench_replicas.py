@@ -36,7 +36,7 @@ from benchmarks.measure import (
 from benchmarks.proxy.bench_proxy import engines, used_ns
 from benchmarks.proxy.load import drive
 from benchmarks.proxy.peers import Peer, Running, environment, free_port, meta_router, router
-from kvmesh.app.ops.nats.server import find_nats_server
+from kvmesh.app.ops.nats_server import find_nats_server
 from kvmesh.transport.http.wire.sockets import raise_open_files_limit
 
 SIZES: Final = {"400 B": (400, 64), "4 KB": (4_000, 64), "100 KB": (100_000, 16)}

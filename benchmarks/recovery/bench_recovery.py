@@ -20,10 +20,10 @@ from benchmarks.proxy.peers import free_port
 from benchmarks.recovery.dynamo import DynamoIndexer
 from benchmarks.started import Started
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.core.blocks.events import ROOT, VERSION, Batch, Event, Stored, encode_batch
 from kvmesh.observe import configure_logging
-from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.jetstream.journal import JournalOptions, NatsJournal
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 
 WORKERS: Final = 16

@@ -22,7 +22,7 @@ from typing import Final
 import httpx
 import msgspec
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.observe import configure_logging
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from kvmesh_lab.mocker.publisher import EventPublisher

@@ -29,13 +29,13 @@ from benchmarks.measure import (
 )
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.wire import Subjects, decode
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.observe import configure_logging
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
-from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.jetstream.journal import JournalOptions, NatsJournal
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from kvmesh_lab.mocker.publisher import EventPublisher, ZmqPublisherOptions

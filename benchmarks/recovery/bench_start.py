@@ -28,7 +28,7 @@ from benchmarks.measure import (
 )
 from benchmarks.proxy.peers import free_port
 from benchmarks.started import Started, as_installed
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.observe import configure_logging
 
 HERE: Final = Path(__file__).resolve().parents[2]

@@ -1,7 +1,7 @@
 """The actor kernel: an actor takes a message and answers with effects, never acting itself.
 
-A driver (`runtime.aio` for real, `testing.sim.driver` in virtual time) delivers messages one at a
-time and carries the effects out. The same actor code runs under both.
+A driver (`app.process.aio` for real, `tests.doubles.sim` in virtual time) delivers messages one at
+a time and carries the effects out. The same actor code runs under both.
 """
 
 from collections.abc import Iterable, Mapping

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.actors.members.router import Router
+from kvmesh.actors.router import Router
 from kvmesh.app.front.front import upstream_pool, url_guard
 from kvmesh.app.members.failure_care import FailureCare
 from kvmesh.app.members.prober import Probe

@@ -42,13 +42,11 @@ check() {
             tests/property/engines/test_native_engine_cache_misuse.py tests/property/dispatch \
             tests/property/transport/test_extproc_reading.py tests/property/bounds/test_answers.py \
             tests/unit/core/index/test_approx.py tests/unit/core/index/test_thinned.py \
-            tests/unit/core/routing/peers tests/unit/core/routing/test_output_lengths.py \
+            tests/unit/core/routing \
             tests/unit/core/blocks/test_hashing.py tests/unit/core/cost/test_program.py \
             tests/unit/core/index tests/unit/core/insight tests/unit/core/members \
             tests/unit/core/prompts/test_text_packer.py tests/unit/core/engines/test_event_stream.py \
-            tests/unit/core/engines/kv_events/test_cache.py \
-            tests/unit/core/engines/kv_events/test_residency.py \
-            tests/unit/core/engines/kv_events/groups tests/unit/transport/grpc \
+            tests/unit/core/engines/kv_events tests/unit/transport/grpc \
             tests/unit/transport/http/upstream/test_response_head.py \
             tests/unit/transport/http/wire/test_headers.py tests/fuzz/test_targets.py "$@"
 }

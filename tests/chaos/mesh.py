@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.errors import TransportError
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.chaos.routes import Routes

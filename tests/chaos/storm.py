@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kvmesh.errors import KvMeshError
-from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh.transport.nats.jetstream.api import JetStream
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from tests.chaos.mesh import ChaosMesh
 from tests.chaos.process import MeshProcess

@@ -11,8 +11,8 @@ from kvmesh.actors.wire import Subjects, last_token
 from kvmesh.core.blocks.events import decode_batch
 from kvmesh.errors import CodecError
 from kvmesh.ports import Record, StreamState
-from kvmesh.transport.nats.journal.jetstream import MESSAGE_NOT_FOUND, ApiError, JetStream
-from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.jetstream.api import MESSAGE_NOT_FOUND, ApiError, JetStream
+from kvmesh.transport.nats.jetstream.journal import JournalOptions, NatsJournal
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from tests.chaos.mesh import BUCKET

@@ -7,15 +7,15 @@ from typing import Protocol
 import pytest
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.ports import Bus, EventPlane, Journal, KeyValue, ObjectStore, Record, StreamState
-from kvmesh.transport.nats.journal.jetstream import JetStream
-from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.jetstream.api import JetStream
+from kvmesh.transport.nats.jetstream.journal import JournalOptions, NatsJournal
+from kvmesh.transport.nats.jetstream.kv import KeyValueOptions, NatsKeyValue
+from kvmesh.transport.nats.jetstream.objects import NatsObjects, ObjectOptions
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from kvmesh.transport.nats.plane import NatsPlane, PlaneOptions
-from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
-from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
 from tests.doubles.memory.bus import MemoryBus
 from tests.doubles.memory.journal import MemoryJournal
 from tests.doubles.memory.kv import MemoryKeyValue

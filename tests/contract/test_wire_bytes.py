@@ -13,7 +13,7 @@ from kvmesh.core.index.approx import new_approx
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouterOptions
-from kvmesh.core.routing.peers.peer_bookings import PeerBookings
+from kvmesh.core.routing.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
 from tests.contract.wire.cases import CASES
 from tests.contract.wire.record import bytes_of, recorded

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from tests.engines.processes import Process, eventually, free_ports, kvmesh
 
 STILL_S = 0.3

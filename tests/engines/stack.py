@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from kvmesh.app.ops.doctor import DoctorSettings, examine
 from kvmesh.core.engines.seen import Finding
-from kvmesh.doctor.command import DoctorSettings, examine
 from tests.engines.engine import Engine
 from tests.engines.forms import FORMS, Form, Material
 from tests.engines.mesh import EngineMesh

@@ -5,8 +5,8 @@ from contextlib import suppress
 from typing import Final
 
 from kvmesh.errors import CodecError
-from kvmesh.transport.extproc.messages import decode
-from kvmesh.transport.extproc.writing import write_bytes
+from kvmesh.transport.grpc.extproc_messages import decode
+from kvmesh.transport.grpc.extproc_writing import write_bytes
 
 
 def extproc(data: bytes) -> None:

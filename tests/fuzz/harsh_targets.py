@@ -30,10 +30,10 @@ from kvmesh.core.engines.event_stream import EventStream, new_event_stream
 from kvmesh.core.engines.kv_events.dialect import FARTHEST_TIER, TIERS, decode_engine_batch
 from kvmesh.core.engines.sse import find_usage
 from kvmesh.core.prompts.json_size import BETWEEN
-from kvmesh.core.routing.peers.event_fold import EventFold
+from kvmesh.core.routing.event_fold import EventFold
 from kvmesh.errors import CodecError
-from kvmesh.transport.extproc.messages import KINDS, Modes
 from kvmesh.transport.grpc.connection import make_session
+from kvmesh.transport.grpc.extproc_messages import KINDS, Modes
 from tests.fuzz import extproc_targets, grpc_targets, http_targets, mesh_targets, scan_targets
 from tests.fuzz.stories.engine_batches import Chooser, build_batches
 from tests.fuzz.stories.grpc_frames import build_frames

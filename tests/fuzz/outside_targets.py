@@ -17,7 +17,7 @@ from kvmesh.core.engines.handshake import Meeting
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.prompts.probe_request import one_token_body, tokenized_ids
 from kvmesh.core.routing.model_policy import ModelPolicies, parse_model_policy
-from kvmesh.core.routing.split.forms import why_whole
+from kvmesh.core.routing.choice.split_forms import why_whole
 from kvmesh.errors import CodecError, ConfigError, KvMeshError, RequestError
 from kvmesh.transport.http.openai import (
     ENDPOINTS,

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 
 from kvmesh.actors.engine_messages import EnginePayload
-from kvmesh.actors.journal.publisher import Publisher
-from kvmesh.actors.journal.publisher_options import PublisherOptions
 from kvmesh.actors.kernel import Append
 from kvmesh.actors.messages import Appended, Tick
+from kvmesh.actors.publisher import Publisher
+from kvmesh.actors.publisher_options import PublisherOptions
 from kvmesh.bounds import DEFAULT_MAX_BLOCKS
 from kvmesh.core.blocks.events import (
     ROOT,

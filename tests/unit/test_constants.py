@@ -5,8 +5,8 @@ from importlib import import_module
 import pytest
 
 VALUES: dict[str, dict[str, float | bytes]] = {
-    "actors.members.meta_router": {"MOST_EARLY": 4096},
-    "actors.members.static_registry": {"CHECK_S": 1.0},
+    "actors.meta_router": {"MOST_EARLY": 4096},
+    "actors.static_registry": {"CHECK_S": 1.0},
     "app.picker.kube_api": {"MOST_OBJECTS": 65536, "MOST_PAGES": 1024},
     "app.process.memory": {"MOST_BODIES": 1 << 30},
     "app.prompts.turn_names": {"MAX_PROGRAM": 256},
@@ -45,7 +45,7 @@ VALUES: dict[str, dict[str, float | bytes]] = {
     "core.members.url_guard": {"MOST": 64},
     "core.prompts.byte_tokenizer": {"TOOLS_ID": 256},
     "core.prompts.parity": {"MOST_MODELS": 256},
-    "core.routing.slo.judge": {"MOST_RETRY_S": 3600},
+    "core.routing.choice.slo_judge": {"MOST_RETRY_S": 3600},
     "transport.grpc.session_events": {
         "ENHANCE_YOUR_CALM": 11,
         "INTERNAL": 13,

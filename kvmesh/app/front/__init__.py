@@ -1,1 +1,1 @@
-"""The front door: listener, TLS, keys, routes, traces."""
+"""The front door: listener, TLS, keys, routes, traces and their export."""

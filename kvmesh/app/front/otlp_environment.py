@@ -10,10 +10,10 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from kvmesh.app.front.otlp_messages import CollectorOptions
 from kvmesh.bounds import MAX_SECONDS, real_number
 from kvmesh.errors import ConfigError
 from kvmesh.observe import get_logger
-from kvmesh.transport.otlp.messages import CollectorOptions
 
 PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 ENDPOINT: Final = f"{PREFIX}ENDPOINT"

@@ -13,12 +13,12 @@ from collections import deque
 from typing import Final, Protocol, cast
 
 from kvmesh._native import Record
+from kvmesh.app.front.otlp_encoding import Envelope, Event, SpanData, Value, encode_span
 from kvmesh.app.front.otlp_environment import ExportBounds
+from kvmesh.app.front.otlp_messages import ExportStatistics, Posted
 from kvmesh.observe import get_logger
 from kvmesh.tasks import end_tasks, supervise
 from kvmesh.transport.http.wire.trace import Trace
-from kvmesh.transport.otlp.encoding import Envelope, Event, SpanData, Value, encode_span
-from kvmesh.transport.otlp.messages import ExportStatistics, Posted
 
 OWN: Final = b"x-kvmesh-"
 SLICE: Final = 16
@@ -49,7 +49,7 @@ _NS: Final = 1_000_000_000
 
 
 class Destination(Protocol):
-    """A collector: `transport.otlp.collector`, which only a process that traces loads."""
+    """A collector: `app.front.otlp_collector`, which only a process that traces loads."""
 
     timeout_s: float
     shown_url: str

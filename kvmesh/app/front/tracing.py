@@ -7,10 +7,10 @@ import time
 from binascii import hexlify
 from typing import Final, Protocol
 
+from kvmesh.app.front.otlp_messages import ExportStatistics
 from kvmesh.transport.http.server.incoming import Incoming
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.trace import LINE, Parent, Trace, read_traceparent
-from kvmesh.transport.otlp.messages import ExportStatistics
 from kvmesh.version import VERSION
 
 _U64: Final = (1 << 64) - 1
@@ -102,9 +102,9 @@ def tracer_for(endpoint: str, role: str, share: float | None = None) -> Tracer |
     if not url:
         return None
     # http.client and what it needs take 30 ms to load.
+    from kvmesh.app.front.otlp_collector import Collector  # noqa: PLC0415
+    from kvmesh.app.front.otlp_encoding import Envelope  # noqa: PLC0415
     from kvmesh.app.front.span_export import SpanExport  # noqa: PLC0415
-    from kvmesh.transport.otlp.collector import Collector  # noqa: PLC0415
-    from kvmesh.transport.otlp.encoding import Envelope  # noqa: PLC0415
 
     collector = Collector(environment.collector_options(url, os.environ))
     resource = environment.resource_of(role, VERSION, os.environ)

@@ -8,9 +8,9 @@ from kvmesh.actors.engine_messages import (
     EnginePayload,
     EngineRestarted,
 )
+from kvmesh.app.process.aio import AioDriver
 from kvmesh.core.engines.kv_events.checkpoint import EngineCheckpoint
 from kvmesh.observe import get_logger
-from kvmesh.runtime.aio import AioDriver
 
 
 class EngineFeed:

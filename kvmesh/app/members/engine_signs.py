@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import inf
 
-from kvmesh.actors.members.router import Router
+from kvmesh.actors.router import Router
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.progress import Due
 from kvmesh.transport.http.upstream.client import UpstreamPool

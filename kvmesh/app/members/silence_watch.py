@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from kvmesh.actors.member_messages import Answered
 from kvmesh.app.members.prober import Probe, Prober
+from kvmesh.app.process.aio import AioDriver
 from kvmesh.core.members.health import Answer
-from kvmesh.runtime.aio import AioDriver
 from kvmesh.tasks import end_tasks, supervise
 from kvmesh.transport.http.upstream.client import UpstreamPool
 

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from kvmesh.actors.engine_follower import EngineFollower, FollowerOptions
 from kvmesh.actors.engine_messages import (
     EngineCaughtUp,
     EngineConnected,
@@ -12,15 +13,14 @@ from kvmesh.actors.engine_messages import (
     PromptServed,
     RouterResized,
 )
-from kvmesh.actors.journal.engine_follower import EngineFollower, FollowerOptions
 from kvmesh.app.members.engine_probe import given_endpoints, refuse_collisions
 from kvmesh.app.members.worker_option import StaticWorker
+from kvmesh.app.process.aio import AioDriver
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.engines.facts import EngineFacts, EventEndpoint
 from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.index.index import KvIndex
-from kvmesh.runtime.aio import AioDriver
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
 
 

@@ -8,22 +8,24 @@ from typing import Final
 import msgspec
 
 from kvmesh.actors.engine_messages import PromptServed
-from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
-from kvmesh.actors.journal.snapshot_loader import SnapshotLoader
-from kvmesh.actors.journal.snapshotter import Snapshotter, SnapshotterOptions, manifest_key
+from kvmesh.actors.indexer import Indexer, IndexerOptions
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.member_messages import Mispredicted
-from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import (
     Reload,
     RouterHeartbeat,
     TakeSnapshot,
 )
+from kvmesh.actors.router import Router
+from kvmesh.actors.snapshot_loader import SnapshotLoader
+from kvmesh.actors.snapshotter import Snapshotter, SnapshotterOptions, manifest_key
 from kvmesh.actors.wire import encode
 from kvmesh.app.members.warning_lines import NO_USABLE_WORKER, by_reason
 from kvmesh.app.mesh.checkpoint_keeper import CheckpointKeeper
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink, Role
+from kvmesh.app.process.actor_storage import StorageCarrier
 from kvmesh.app.process.build import own_version
+from kvmesh.app.process.journal_feed import JournalFeed
 from kvmesh.app.views.figure import Source
 from kvmesh.app.views.mesh_figures import INDEX, JOURNAL, SNAPSHOTS, UNREAD, JournalFacts
 from kvmesh.core.blocks.events import WorkerId
@@ -36,8 +38,6 @@ from kvmesh.core.journal.unread import Newer
 from kvmesh.core.members.worker_info import Trust
 from kvmesh.formats import OWN, Formats
 from kvmesh.ports import Handler, ObjectStore
-from kvmesh.runtime.journal_feed import JournalFeed
-from kvmesh.runtime.storage import StorageCarrier
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.tasks import end_tasks, supervise
 

@@ -6,19 +6,19 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from kvmesh.actors.members.meta_router import MOST_EARLY, MetaRouter
 from kvmesh.actors.messages import AllReported
+from kvmesh.actors.meta_router import MOST_EARLY, MetaRouter
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.members.prober import Probe
 from kvmesh.app.members.silence_watch import watch_silence
 from kvmesh.app.mesh.home_store import READ_S, HomeStore
 from kvmesh.app.mesh.plane import event_plane
+from kvmesh.app.process.aio import AioDriver
 from kvmesh.app.process.running import first_of
 from kvmesh.app.views.figure import Source
 from kvmesh.app.views.mesh_figures import TRUST
 from kvmesh.observe import actor_log
-from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.tasks import keep_running, supervise
 

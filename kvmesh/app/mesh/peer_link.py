@@ -11,10 +11,10 @@ import msgspec
 
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.member_messages import ROUTER, WORKER
-from kvmesh.actors.members.registry import Registry, RegistryOptions
-from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
-from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import BookingsWait, RouterHeartbeat
+from kvmesh.actors.registry import Registry, RegistryOptions
+from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
+from kvmesh.actors.router import Router
 from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, fitting
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.members.prober import Probe
@@ -25,6 +25,7 @@ from kvmesh.app.mesh.program_store import ProgramStore
 from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.mesh.router_mesh import Hear, MeshPart
 from kvmesh.app.mesh.session_store import SessionStore
+from kvmesh.app.process.aio import AioDriver
 from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
 from kvmesh.app.views.figure import Source
@@ -46,7 +47,6 @@ from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.formats import OWN
 from kvmesh.observe import actor_log
 from kvmesh.ports import Handler, Journal
-from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.roles import RouterSettings
 from kvmesh.tasks import keep_running, supervise
 

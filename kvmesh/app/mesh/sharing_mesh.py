@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from kvmesh._native import Booking
-from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.actors.router import Router
 from kvmesh.app.members.warning_lines import NO_USABLE_WORKER
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink, Role
 from kvmesh.app.mesh.static_workers import StaticWorkers

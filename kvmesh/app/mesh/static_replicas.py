@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kvmesh.actors.members.meta_router import MetaRouter
+from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.app.members.engine_probe import read_models
 from kvmesh.app.members.warning_lines import by_reason
 from kvmesh.app.views.figure import Source

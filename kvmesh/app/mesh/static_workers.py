@@ -9,14 +9,14 @@ import msgspec
 
 from kvmesh._native import Booking
 from kvmesh.actors.engine_messages import EngineSilent
-from kvmesh.actors.members.router import Router
-from kvmesh.actors.members.static_registry import StaticRegistry
 from kvmesh.actors.messages import (
     RouterHeartbeat,
     WorkerGone,
     WorkerHeartbeat,
     WorkerLoad,
 )
+from kvmesh.actors.router import Router
+from kvmesh.actors.static_registry import StaticRegistry
 from kvmesh.app.members.engine_load import read_loads
 from kvmesh.app.members.engine_probe import Served, ask_models, read_facts
 from kvmesh.app.members.warning_lines import NO_WORKER_ANSWERS, by_reason
@@ -24,6 +24,7 @@ from kvmesh.app.members.worker_option import StaticWorker
 from kvmesh.app.mesh.discovery import Discovery
 from kvmesh.app.mesh.engine_attachment import EngineAttachment, Rank
 from kvmesh.app.mesh.router_mesh import Hear
+from kvmesh.app.process.aio import AioDriver
 from kvmesh.app.views.figure import Source
 from kvmesh.app.views.mesh_figures import INDEX
 from kvmesh.core.blocks.events import WorkerId
@@ -36,7 +37,6 @@ from kvmesh.core.insight.predictions import Distrust
 from kvmesh.core.routing.disaggregation import role_marks
 from kvmesh.errors import ConfigError, SlowError, TransportError
 from kvmesh.observe import actor_log, get_logger
-from kvmesh.runtime.aio import AioDriver
 from kvmesh.tasks import attempt, end_tasks, supervise
 from kvmesh.transport.http.upstream.client import UpstreamPool
 

@@ -3,7 +3,7 @@
 import time
 from functools import lru_cache
 
-from kvmesh.actors.members.meta_router import MOST_REPLICAS, MetaRouter
+from kvmesh.actors.meta_router import MOST_REPLICAS, MetaRouter
 from kvmesh.app.front.front import NOT_FOUND
 from kvmesh.app.members.failure_care import FailureCare
 from kvmesh.app.serve.request_ends import RequestEnds

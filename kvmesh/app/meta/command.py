@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.actors.members.meta_router import MetaRouter
+from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.app.front.fleet_pages import FleetPages
 from kvmesh.app.front.front import (
     NOT_FOUND,

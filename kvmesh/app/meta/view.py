@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from kvmesh.actors.members.meta_router import MetaRouter
+from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.app.process.build import in_words, own_build
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import (

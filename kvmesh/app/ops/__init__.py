@@ -1,1 +1,1 @@
-"""Commands of operators: up, config, health, snapshots, NATS."""
+"""Commands of operators: up, doctor, config, health, snapshots, NATS."""

@@ -15,8 +15,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from kvmesh.actors.journal.snapshotter import manifest_key
 from kvmesh.actors.messages import RouterHeartbeat, TakeSnapshot
+from kvmesh.actors.snapshotter import manifest_key
 from kvmesh.actors.wire import Subjects, decode
 from kvmesh.app.mesh.plane import event_plane, subjects_for
 from kvmesh.app.process.running import Stop, run

@@ -21,8 +21,8 @@ from kvmesh.app.ops.mesh_plan import (
     plan_mesh,
     read_buckets,
 )
-from kvmesh.app.ops.nats.keys import write_hash_secret
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_keys import write_hash_secret
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.picker.envoy_options import GatewayOptions
 from kvmesh.app.picker.envoy_server import EnvoyServer, find_envoy
 from kvmesh.app.process.fork_server import ForkServer, Prepare

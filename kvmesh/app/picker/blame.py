@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kvmesh.transport.extproc.messages import Attributes
+from kvmesh.transport.grpc.extproc_messages import Attributes
 from kvmesh.transport.http.upstream.messages import Kind, Stage, UpstreamFailure
 
 DETAILS: Final = "response.code_details"

@@ -7,7 +7,7 @@ import msgspec
 
 from kvmesh._native import Histogram
 from kvmesh.core.insight.histogram import SECONDS
-from kvmesh.transport.extproc.messages import Modes
+from kvmesh.transport.grpc.extproc_messages import Modes
 
 MODE_NAMES: Final = ("none", "streamed", "buffered", "buffered-partial", "full-duplex")
 """Names of `ProcessingMode.BodySendMode`, by number."""

@@ -7,7 +7,7 @@ from kvmesh.app.picker.addresses import Addresses
 from kvmesh.app.picker.counts import PickCounts
 from kvmesh.app.picker.exchange import PickExchange
 from kvmesh.errors import KvMeshError
-from kvmesh.transport.extproc.messages import FULL_DUPLEX, Modes
+from kvmesh.transport.grpc.extproc_messages import FULL_DUPLEX, Modes
 from kvmesh.transport.http.server.limits import BodyBudget, HttpLimits
 from kvmesh.transport.http.server.request_reader import Screen
 from kvmesh.transport.http.server.scope import Report, RequestIds

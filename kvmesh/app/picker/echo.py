@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from kvmesh.transport.extproc.writing import body_answers, trailers_answer
+from kvmesh.transport.grpc.extproc_writing import body_answers, trailers_answer
 from kvmesh.transport.grpc.stream import GrpcStream
 
 _AT_ONCE: Final = 8

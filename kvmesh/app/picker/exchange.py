@@ -4,7 +4,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from kvmesh.transport.extproc.messages import ResponseHeaders
+from kvmesh.transport.grpc.extproc_messages import ResponseHeaders
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.scope import Report, Scope
 from kvmesh.transport.http.wire.headers import Headers

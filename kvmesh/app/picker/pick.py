@@ -18,7 +18,7 @@ from kvmesh.app.picker.unwatched import UnwatchedPicks
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.members.poison_guard import key_of
 from kvmesh.errors import KvMeshError
-from kvmesh.transport.extproc.messages import ResponseHeaders
+from kvmesh.transport.grpc.extproc_messages import ResponseHeaders
 from kvmesh.transport.http.forward.endings import POISON
 from kvmesh.transport.http.forward.plan import (
     ForwardOptions,

@@ -4,7 +4,7 @@ import contextlib
 import ipaddress
 from urllib.parse import urlsplit
 
-from kvmesh.actors.members.router import Router
+from kvmesh.actors.router import Router
 from kvmesh.app.picker.pool_view import PoolView
 from kvmesh.core.blocks.events import WorkerId
 

@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.core.routing.split.sidecars import RESERVED
-from kvmesh.transport.extproc.messages import ENDPOINT, SERVED, SUBSET, RequestHeaders
+from kvmesh.core.routing.choice.split_sidecars import RESERVED
+from kvmesh.transport.grpc.extproc_messages import ENDPOINT, SERVED, SUBSET, RequestHeaders
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.server.refusals import body_too_long, head_too_large
 from kvmesh.transport.http.server.request import Request

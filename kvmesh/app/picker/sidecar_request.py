@@ -11,11 +11,11 @@ from kvmesh.app.serve.prefill import Prefill, Sent, Splits, report_split
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.routing.choice.kv_transfers import moved_tokens
+from kvmesh.core.routing.choice.split_choice import NOBODY, choose_way
+from kvmesh.core.routing.choice.split_sidecars import Place, Sidecar
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.disaggregation import prefill_request
-from kvmesh.core.routing.split.choice import NOBODY, choose_way
-from kvmesh.core.routing.split.sidecars import Place, Sidecar
-from kvmesh.core.routing.split.transfers import moved_tokens
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.forward.plan import Outcome, Target, Wait
 from kvmesh.transport.http.upstream.client import UpstreamFailure

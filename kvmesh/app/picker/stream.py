@@ -19,7 +19,7 @@ from kvmesh.app.picker.leaving import Leaving, Left
 from kvmesh.app.picker.question import RequestHead, read_head
 from kvmesh.app.serve.placed_turns import WHOLE_HELD_S
 from kvmesh.errors import CodecError
-from kvmesh.transport.extproc.messages import (
+from kvmesh.transport.grpc.extproc_messages import (
     BUFFERED,
     BUFFERED_PARTIAL,
     FULL_DUPLEX,
@@ -32,7 +32,7 @@ from kvmesh.transport.extproc.messages import (
     ResponseHeaders,
     decode,
 )
-from kvmesh.transport.extproc.writing import (
+from kvmesh.transport.grpc.extproc_writing import (
     body_answers,
     body_passed,
     headers_answer,

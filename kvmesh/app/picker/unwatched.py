@@ -11,7 +11,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.members.outcomes import SERVED, SUCCESS
 from kvmesh.core.members.worker_info import LoadReport
-from kvmesh.core.routing.unwatched.unwatched import (
+from kvmesh.core.routing.unwatched import (
     Over,
     Prefilled,
     Unwatched,

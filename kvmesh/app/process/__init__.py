@@ -1,1 +1,1 @@
-"""One process: event loop, signals, limits, and supervised child processes."""
+"""One process: event loop, actors on it, signals, limits, and supervised child processes."""

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.actors.router import Router
 from kvmesh.app.serve.admission import AdmissionGate, AdmissionLimits
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.admission.sibling_counters import SharedLimits, newest

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.actors.members.router import Router
+from kvmesh.actors.router import Router
 from kvmesh.app.front.front import Routes, upstream_pool, url_guard
 from kvmesh.app.front.ports import Ports, open_ports
 from kvmesh.app.front.tracing import exporting, tracer_for

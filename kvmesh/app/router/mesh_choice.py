@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from kvmesh.actors.members.router import Router
+from kvmesh.actors.router import Router
 from kvmesh.app.members.worker_option import parse_workers
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.picker.pool_view import PoolView

@@ -24,7 +24,7 @@ from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.figure import Source
 from kvmesh.app.views.pick_figures import GATEWAYS, PICKS, UNWATCHED
-from kvmesh.core.routing.split.sidecars import SIDECARS
+from kvmesh.core.routing.choice.split_sidecars import SIDECARS
 from kvmesh.errors import ConfigError, RequestError
 from kvmesh.observe import get_logger
 from kvmesh.settings.picker import GrpcSettings, PickerSettings

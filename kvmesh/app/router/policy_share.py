@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.actors.router import Router
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.rollout import CONFLICT, Rollout

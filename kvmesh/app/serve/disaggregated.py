@@ -28,11 +28,11 @@ from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.handshake import NO_PARAMS, Connector, Meeting
 from kvmesh.core.members.outcomes import UNKNOWN, Attempt, failed_attempt
+from kvmesh.core.routing.choice.kv_transfers import moved_tokens
+from kvmesh.core.routing.choice.split_choice import NOBODY, choose_way
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.disaggregation import prefill_request
 from kvmesh.core.routing.overdue import SLACK
-from kvmesh.core.routing.split.choice import NOBODY, choose_way
-from kvmesh.core.routing.split.transfers import moved_tokens
 from kvmesh.errors import NoWorkerError
 from kvmesh.transport.http.fetch import HTTP_OK
 from kvmesh.transport.http.forward.plan import WAIT, Outcome, Target, Wait

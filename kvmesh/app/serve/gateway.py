@@ -29,7 +29,7 @@ from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.insight.explain import choice_for, view_decision
 from kvmesh.core.programs.standing import outlook
 from kvmesh.core.routing.decision import RouteRequest
-from kvmesh.core.routing.split.forms import why_whole
+from kvmesh.core.routing.choice.split_forms import why_whole
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.transport.http.forward.plan import (
     Forwarder,

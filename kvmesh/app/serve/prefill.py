@@ -12,10 +12,10 @@ from kvmesh.app.serve.routing_context import RoutingContext, target_of
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.handshake import NO_PARAMS, Connector, Meeting
 from kvmesh.core.members.outcomes import UNKNOWN, Attempt, Verdict
+from kvmesh.core.routing.choice.kv_transfers import Transfers
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.disaggregation import SplitOptions
 from kvmesh.core.routing.overdue import patience_s
-from kvmesh.core.routing.split.transfers import Transfers
 from kvmesh.errors import TransportError
 from kvmesh.transport.http.fetch import HTTP_OK, fetch, fetch_ok
 from kvmesh.transport.http.forward.plan import ForwardPlan

@@ -8,8 +8,8 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from kvmesh._native import Booking, BookingOutbox, Record, TokenCounts
-from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.actors.router import Router
 from kvmesh.app.front.tracing import Tracer
 from kvmesh.app.members.failure_care import FailureCounts
 from kvmesh.app.members.hang_watch import HangWatch

@@ -4,7 +4,8 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.actors.members.meta_router import MetaRouterStatistics
+from kvmesh.actors.meta_router import MetaRouterStatistics
+from kvmesh.app.front.otlp_messages import ExportStatistics
 from kvmesh.app.front.tracing import Tracer
 from kvmesh.app.members.warning_lines import UrlRefusals
 from kvmesh.app.picker.pool_view import PoolStatistics
@@ -12,7 +13,6 @@ from kvmesh.app.prompts.token_check import TokenCheckStatistics
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.views.figure import Figure, Source, Table
 from kvmesh.transport.http.server.server import HttpStatistics
-from kvmesh.transport.otlp.messages import ExportStatistics
 
 
 class MetaReplica(msgspec.Struct, frozen=True):

@@ -4,11 +4,11 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.actors.journal.indexer import Indexer
-from kvmesh.actors.journal.snapshotter import SnapshotterStatistics
-from kvmesh.actors.members.registry import RegistryStatistics
-from kvmesh.actors.members.replica_sync import ReplicaSyncStatistics
+from kvmesh.actors.indexer import Indexer
 from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.actors.registry import RegistryStatistics
+from kvmesh.actors.replica_sync import ReplicaSyncStatistics
+from kvmesh.actors.snapshotter import SnapshotterStatistics
 from kvmesh.app.process.build import count_versions
 from kvmesh.app.views.figure import Figure, Shown, Table
 from kvmesh.core.index.approx import ApproxStatistics

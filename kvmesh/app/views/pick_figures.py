@@ -4,7 +4,7 @@ from typing import Final
 
 from kvmesh.app.picker.counts import PickCounts
 from kvmesh.app.views.figure import Figure, Table
-from kvmesh.core.routing.unwatched.unwatched import UnwatchedStatistics
+from kvmesh.core.routing.unwatched import UnwatchedStatistics
 from kvmesh.transport.grpc.limits import GrpcStatistics
 
 # How a figure is read, then what it is.

@@ -10,8 +10,8 @@ from kvmesh.core.admission.shares import LedgerStatistics
 from kvmesh.core.cost.own import OwnStatistics
 from kvmesh.core.insight.decision_log import DecisionLogStatistics
 from kvmesh.core.members.fetch_times import PLACE_NAMES
+from kvmesh.core.routing.choice.slo_tracker import SloStatistics
 from kvmesh.core.routing.shadow_policy import ShadowReport
-from kvmesh.core.routing.slo.tracker import SloStatistics
 from kvmesh.transport.http.forward.resume import StreamKeep
 
 # How a figure is read, then what it is.

@@ -6,10 +6,10 @@ from typing import Final
 import msgspec
 
 from kvmesh._native import Histogram
-from kvmesh.actors.journal.publisher_options import PublisherStatistics
 from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.actors.publisher_options import PublisherStatistics
+from kvmesh.app.process.aio import MailboxStatistics
 from kvmesh.app.views.figure import Figure, Table
-from kvmesh.runtime.aio import MailboxStatistics
 from kvmesh.transport.zmq.statistics import SubscriptionStatistics
 
 

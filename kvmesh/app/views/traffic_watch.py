@@ -6,9 +6,9 @@ from itertools import chain
 from math import ceil
 from typing import Final
 
-from kvmesh.actors.members.registry import ENGINE_HANGS
-from kvmesh.actors.members.static_registry import TOO_LATE
 from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.actors.registry import ENGINE_HANGS
+from kvmesh.actors.static_registry import TOO_LATE
 from kvmesh.app.serve.routing_context import Ended, RoutingContext
 from kvmesh.app.views.problems import (
     ReplicaState,

@@ -10,8 +10,8 @@ from kvmesh.actors.checkpoints import (
     OfferTaken,
     TakeCheckpoint,
 )
-from kvmesh.actors.journal.publisher import Publisher
 from kvmesh.actors.kernel import Message
+from kvmesh.actors.publisher import Publisher
 from kvmesh.app.members.engine_feed import EngineFeed
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.checkpoint import (

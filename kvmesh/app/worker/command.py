@@ -13,11 +13,11 @@ from kvmesh.actors.engine_messages import (
     EngineServes,
     PromptServed,
 )
-from kvmesh.actors.journal.publisher import Publisher
-from kvmesh.actors.journal.publisher_options import PublisherOptions, PublisherStatistics
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.member_messages import Reread
 from kvmesh.actors.messages import Drain, Dump, Resync, Status, WorkerLoad, WriteFormat
+from kvmesh.actors.publisher import Publisher
+from kvmesh.actors.publisher_options import PublisherOptions, PublisherStatistics
 from kvmesh.app.members.engine_feed import EngineFeed
 from kvmesh.app.members.engine_probe import (
     given_endpoints,
@@ -27,6 +27,7 @@ from kvmesh.app.members.engine_probe import (
 from kvmesh.app.members.load_feed import LoadFeed
 from kvmesh.app.members.worker_option import check_port, parse_words
 from kvmesh.app.mesh.plane import event_plane, subjects_for
+from kvmesh.app.process.aio import AioDriver
 from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.process.running_mesh import mesh_secret
@@ -43,7 +44,6 @@ from kvmesh.core.routing.disaggregation import role_marks
 from kvmesh.errors import ConfigError
 from kvmesh.observe import actor_log, configure_logging, get_logger
 from kvmesh.ports import Control, EventPlane, Handler
-from kvmesh.runtime.aio import AioDriver
 from kvmesh.settings.member_name import check_name, name_of
 from kvmesh.settings.roles import WorkerSettings
 from kvmesh.settings.secret_file import read_credential

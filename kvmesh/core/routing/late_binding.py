@@ -19,9 +19,9 @@ from kvmesh.core.members.loads import MOST_TOKENS
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.turn import Grant
 from kvmesh.core.programs.waiting import expected_wait_s
+from kvmesh.core.routing.choice.held import HELD_SHARE, HeldRequest, HeldTargets
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.routing.slo.held import HELD_SHARE, HeldRequest, HeldTargets
 from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT, cost_of, reserved
 from kvmesh.errors import NoWorkerError
 

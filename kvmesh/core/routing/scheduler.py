@@ -21,13 +21,13 @@ from kvmesh.core.programs.governor import Governor
 from kvmesh.core.routing.choice.chooser import Choice, Chooser
 from kvmesh.core.routing.choice.courses import Courses
 from kvmesh.core.routing.choice.inputs import Known
+from kvmesh.core.routing.choice.slo_judge import SloJudge
+from kvmesh.core.routing.choice.slo_tracker import SloTracker
 from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.fetching import FetchPlanner, PendingFetches
 from kvmesh.core.routing.output_lengths import new_lengths
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.sessions import Sessions
-from kvmesh.core.routing.slo.judge import SloJudge
-from kvmesh.core.routing.slo.tracker import SloTracker
 from kvmesh.errors import NoWorkerError
 
 

@@ -1,4 +1,4 @@
-/* What is to be expected of a request with targets: core.routing.slo. */
+/* What is to be expected of a request with targets: core.routing.choice.slo_judge. */
 #pragma once
 
 #include "decide/costs.h"

@@ -1,4 +1,4 @@
-/* Where a hit may end, by all groups together: core.engines.kv_events.groups.hits, see group_table.h. */
+/* Where a hit may end, by all groups together: core.engines.kv_events.group_hits, see group_table.h. */
 #include "groups/group_table.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* What every cache group of an engine holds of each prefix, and where a hit may end:
- * core.engines.kv_events.groups.table, for hashes that cover nothing behind their block.
+ * core.engines.kv_events.group_table, for hashes that cover nothing behind their block.
  *
  * A node is a prefix: a KeyedRecord, its key the content hash, `one` its parent (NO_RECORD: none), `two` its
  * first child. The chain of each tier is a `Contents`. 60 B a prefix, 30 a block of a group.

@@ -1,4 +1,4 @@
-/* GroupTable: what core.engines.kv_events.groups.compiled calls, over group_table.h. Nothing of it runs while
+/* GroupTable: what core.engines.kv_events.compiled_groups calls, over group_table.h. Nothing of it runs while
  * it runs: a call from within one of its own is refused. */
 #include "base/shell.h"
 #include "groups/group_table.h"

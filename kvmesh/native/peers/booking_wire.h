@@ -1,4 +1,4 @@
-/* Booking records: core.routing.peers.records, read where they stand. */
+/* Booking records: core.routing.peer_records, read where they stand. */
 #pragma once
 
 #include "base/base.h"

@@ -1,6 +1,6 @@
 /* MessageFold: a message of a peer's booking records, folded in one call.
  *
- * What it does is what core.routing.peers.event_fold.EventFold does record by record, over the same
+ * What it does is what core.routing.event_fold.EventFold does record by record, over the same
  * state, to the last bit; it asks that one of what is rare: failures, names, ends of states, workers
  * that are no members, and bookings for which there is no room.
  */
@@ -20,7 +20,7 @@ typedef struct {
     Sequences *sequences;
     Speeds *speeds;
     Approx *hints;        /* NULL: nothing is believed */
-    PyObject *events;     /* core.routing.peers.event_fold.EventFold */
+    PyObject *events;     /* core.routing.event_fold.EventFold */
     PyObject *members;    /* dict of workers */
     PyObject *strangers;  /* dict of workers */
     PyObject *out;        /* set of workers that something speaks against */

@@ -1,5 +1,5 @@
 /* BookingOutbox: what this replica has yet to tell its siblings of its bookings, as the records in
- * which that travels (core.routing.peers.records).
+ * which that travels (core.routing.peer_records).
  */
 #pragma once
 

@@ -9,9 +9,12 @@ from kvmesh.actors.kernel import Message
 from kvmesh.actors.wire import Subjects
 from kvmesh.core.programs.shared import MAX_PROGRAMS, PROGRAM_TTL_S
 from kvmesh.ports import Bus, Control, Handler, Refusals
-from kvmesh.transport.nats.journal.durability import check_durability, warn_of_one_copy
-from kvmesh.transport.nats.journal.keeper import StreamKeeper
-from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.jetstream.durability import check_durability, warn_of_one_copy
+from kvmesh.transport.nats.jetstream.journal import JournalOptions, NatsJournal
+from kvmesh.transport.nats.jetstream.keeper import StreamKeeper
+from kvmesh.transport.nats.jetstream.kv import KeyValueOptions, NatsKeyValue
+from kvmesh.transport.nats.jetstream.objects import NatsObjects, ObjectOptions
+from kvmesh.transport.nats.jetstream.table import NatsTable
 from kvmesh.transport.nats.layout import (
     home_bucket,
     meta_bucket,
@@ -22,9 +25,6 @@ from kvmesh.transport.nats.layout import (
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from kvmesh.transport.nats.link.control import ControlPlane
-from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
-from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
-from kvmesh.transport.nats.stores.table import NatsTable
 
 
 class PlaneOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.outcomes import Attempt, Verdict
 from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins, StateEnds
-from kvmesh.core.routing.peers.records import (
+from kvmesh.core.routing.peer_records import (
     Named,
     PlacedRecord,
     Record,

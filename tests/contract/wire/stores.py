@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.actors.journal.lease_keeper import LeaseKeeper
-from kvmesh.actors.journal.snapshotter import lease_key, manifest_key
+from kvmesh.actors.lease_keeper import LeaseKeeper
+from kvmesh.actors.snapshotter import lease_key, manifest_key
 from kvmesh.actors.storage import WriteKey
 from kvmesh.actors.wire import Subjects
 from kvmesh.actors.wishes import PendingEffects

@@ -5,7 +5,7 @@ from kvmesh.actors.messages import BusMessage
 from tests.doubles.sim.bus import SimBus, matches
 from tests.doubles.sim.driver import Process, Simulation
 from tests.doubles.sim.faults import SimFaults
-from tests.unit.runtime.worlds import Probe, add_probe
+from tests.unit.app.process.worlds import Probe, add_probe
 
 
 class World:

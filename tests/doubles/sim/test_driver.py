@@ -6,7 +6,7 @@ from kvmesh.actors.kernel import Effect, Log, Message, Publish, Send, Wake
 from kvmesh.actors.messages import Started, Tick
 from tests.doubles.sim.driver import Birth, Process, ProcessPlan, Simulation
 from tests.doubles.sim.faults import SimFaults
-from tests.unit.runtime.worlds import Probe, add_probe
+from tests.unit.app.process.worlds import Probe, add_probe
 
 
 def test_virtual_time_passes_from_wake_to_wake() -> None:

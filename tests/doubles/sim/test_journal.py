@@ -15,7 +15,7 @@ from kvmesh.core.blocks.events import WorkerId
 from tests.doubles.sim.driver import Process, Simulation
 from tests.doubles.sim.faults import SimFaults
 from tests.doubles.sim.journal import SimJournal
-from tests.unit.runtime.worlds import Probe, add_probe
+from tests.unit.app.process.worlds import Probe, add_probe
 
 
 class World:

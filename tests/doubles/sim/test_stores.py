@@ -24,7 +24,7 @@ from kvmesh.actors.storage import (
 from tests.doubles.sim.driver import Simulation
 from tests.doubles.sim.faults import SimFaults
 from tests.doubles.sim.stores import SimStores
-from tests.unit.runtime.worlds import add_probe
+from tests.unit.app.process.worlds import add_probe
 
 
 class World:

@@ -7,7 +7,7 @@ from kvmesh.core.admission.shares import Shares
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import grade
 from kvmesh.core.members.loads import Demand
-from kvmesh.core.routing.peers import event_fold
+from kvmesh.core.routing import event_fold
 from kvmesh.errors import CodecError
 from tests.fuzz.stories.engine_batches import Chooser
 from tests.property.support.records import (

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.ops.nats.isolation import SYSTEM
-from kvmesh.app.ops.nats.members import AccountsOptions
-from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh.app.ops.nats_isolation import SYSTEM
+from kvmesh.app.ops.nats_members import AccountsOptions
+from kvmesh.transport.nats.jetstream.api import JetStream
 from kvmesh.transport.nats.layout import home_bucket, meta_bucket, session_bucket, snapshot_bucket
 from tests.integration.support.locked_mesh import LockedMesh, Witness, locked_mesh
 from tests.integration.support.pens import (

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.ops.nats.members import AccountsOptions
-from kvmesh.app.ops.nats.server import NatsServer
-from kvmesh.app.ops.nats.streams import StreamsOptions, make_streams
+from kvmesh.app.ops.nats_members import AccountsOptions
+from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.app.ops.nats_streams import StreamsOptions, make_streams
 from kvmesh.errors import TransportError
 from kvmesh.settings.roles import NatsSettings
-from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh.transport.nats.jetstream.api import JetStream
 from kvmesh.transport.nats.link.connection import NatsConnection
 from tests.integration.support.live_router import free_port
 from tests.integration.support.locked_mesh import STREAM_BYTES, LockedMesh

@@ -11,7 +11,7 @@ import pytest
 
 import kvmesh
 from kvmesh import NatsLogin, RegisterOptions
-from kvmesh.app.ops.nats.members import AccountsOptions
+from kvmesh.app.ops.nats_members import AccountsOptions
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.settings.http import HttpSettings

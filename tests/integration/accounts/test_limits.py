@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.ops.nats.members import AccountsOptions
-from kvmesh.transport.nats.journal.jetstream import ApiError, JetStream
+from kvmesh.app.ops.nats_members import AccountsOptions
+from kvmesh.transport.nats.jetstream.api import ApiError, JetStream
 from kvmesh.transport.nats.layout import snapshot_bucket
 from kvmesh.transport.nats.link.troubles import NO_ROOM
 from tests.integration.support.locked_mesh import STREAM_BYTES, LockedMesh, locked_mesh

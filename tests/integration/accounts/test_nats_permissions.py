@@ -9,12 +9,13 @@ import pytest
 
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.mesh.nats_plane import connection_options
-from kvmesh.app.ops.nats.accounts import write_accounts
-from kvmesh.app.ops.nats.members import AccountsOptions
-from kvmesh.app.ops.nats.server import find_nats_server
+from kvmesh.app.ops.nats_accounts import write_accounts
+from kvmesh.app.ops.nats_members import AccountsOptions
+from kvmesh.app.ops.nats_server import find_nats_server
 from kvmesh.errors import TransportError
 from kvmesh.settings.roles import NatsSettings
-from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh.transport.nats.jetstream.api import JetStream
+from kvmesh.transport.nats.jetstream.kv import KeyValueOptions, NatsKeyValue
 from kvmesh.transport.nats.layout import (
     home_bucket,
     meta_bucket,
@@ -22,7 +23,6 @@ from kvmesh.transport.nats.layout import (
     snapshot_bucket,
 )
 from kvmesh.transport.nats.link.connection import NatsConnection
-from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
 from tests.integration.support.locked_mesh import LockedMesh, locked_mesh
 
 pytestmark = pytest.mark.integration

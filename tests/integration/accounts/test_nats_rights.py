@@ -15,9 +15,9 @@ import pytest
 import kvmesh
 from kvmesh import FollowOptions, KvIndexer, NatsLogin, RegisterOptions
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.ops.nats.members import AccountsOptions
+from kvmesh.app.ops.nats_members import AccountsOptions
 from kvmesh.errors import TransportError
-from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh.transport.nats.jetstream.api import JetStream
 from tests.integration.picker.asking import Gateway, chat, serve
 from tests.integration.support.live_router import free_port, mockers
 from tests.integration.support.locked_mesh import LockedMesh, locked_mesh

@@ -12,11 +12,11 @@ import pytest
 
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.wire import Subjects, decode
-from kvmesh.app.ops.nats.members import AccountsOptions
+from kvmesh.app.ops.nats_members import AccountsOptions
 from kvmesh.core.blocks.events import decode_batch
 from kvmesh.errors import CodecError
 from kvmesh.ports import Record
-from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh.transport.nats.jetstream.api import JetStream
 from kvmesh.transport.nats.layout import meta_bucket, session_bucket
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection

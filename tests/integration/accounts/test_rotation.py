@@ -10,10 +10,10 @@ import pytest
 
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.mesh.nats_plane import connection_options
-from kvmesh.app.ops.nats.members import AccountsOptions
+from kvmesh.app.ops.nats_members import AccountsOptions
 from kvmesh.errors import TransportError
 from kvmesh.settings.roles import NatsSettings
-from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh.transport.nats.jetstream.api import JetStream
 from kvmesh.transport.nats.link.connection import NatsConnection
 from tests.integration.support.locked_mesh import LockedMesh, locked_mesh
 

@@ -9,8 +9,8 @@ import pytest
 from kvmesh.actors.messages import Drain
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.mesh.nats_plane import nats_plane
-from kvmesh.app.ops.nats.accounts import write_trust
-from kvmesh.app.ops.nats.members import AccountsOptions
+from kvmesh.app.ops.nats_accounts import write_trust
+from kvmesh.app.ops.nats_members import AccountsOptions
 from kvmesh.transport.nats.plane import NatsPlane
 from tests.integration.support.locked_mesh import LockedMesh
 

@@ -11,11 +11,11 @@ import pytest
 
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.mesh.nats_plane import connection_options
-from kvmesh.app.ops.nats.members import AccountsOptions
-from kvmesh.app.ops.nats.server import NatsServer
-from kvmesh.app.ops.nats.streams import StreamsOptions, make_streams
+from kvmesh.app.ops.nats_members import AccountsOptions
+from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.app.ops.nats_streams import StreamsOptions, make_streams
 from kvmesh.settings.roles import NatsSettings
-from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh.transport.nats.jetstream.api import JetStream
 from kvmesh.transport.nats.layout import meta_bucket, session_bucket
 from kvmesh.transport.nats.link.connection import NatsConnection
 from tests.integration.support.pens import Attack, Thief, ack, push, use

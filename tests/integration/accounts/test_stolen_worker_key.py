@@ -11,7 +11,7 @@ import pytest
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.wire import Subjects, encode
 from kvmesh.app.meta.command import MetaServer
-from kvmesh.app.ops.nats.members import AccountsOptions
+from kvmesh.app.ops.nats_members import AccountsOptions
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.url_guard import UrlGuard

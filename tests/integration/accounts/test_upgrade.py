@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.ops.nats.accounts import write_accounts
-from kvmesh.app.ops.nats.members import AccountsOptions
-from kvmesh.app.ops.nats.server import NatsServer
-from kvmesh.app.ops.nats.streams import StreamsOptions, make_streams
+from kvmesh.app.ops.nats_accounts import write_accounts
+from kvmesh.app.ops.nats_members import AccountsOptions
+from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.app.ops.nats_streams import StreamsOptions, make_streams
 from kvmesh.settings.roles import NatsSettings
 from tests.integration.support import waiting
 from tests.integration.support.live_router import mockers

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.chaos.process import MeshProcess, fixed_ports
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar

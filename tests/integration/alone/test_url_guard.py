@@ -12,11 +12,11 @@ import pytest
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
 from kvmesh.actors.wire import encode
 from kvmesh.app.meta.command import MetaServer
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.doctor import DoctorSettings, examine
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.process.running import Stop
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.doctor.command import DoctorSettings, examine
 from kvmesh.errors import ConfigError
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.roles import MetaRouterSettings, NatsSettings, RouterSettings

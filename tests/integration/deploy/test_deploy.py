@@ -17,7 +17,7 @@ import httpx
 import pytest
 import yaml
 
-from kvmesh.app.ops.nats.members import AccountsOptions, plan_members
+from kvmesh.app.ops.nats_members import AccountsOptions, plan_members
 from kvmesh.app.picker.kube_objects import OBJECTIVES, PODS, POOLS
 from kvmesh.cli import COMMANDS
 from kvmesh.settings.picker import PickerSettings

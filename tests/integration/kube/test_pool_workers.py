@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.errors import ConfigError
 from kvmesh.settings.features import PoolSettings
 from tests.chaos.process import fixed_ports

@@ -6,7 +6,7 @@ import httpx
 import msgspec
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.settings.roles import NatsSettings
 from kvmesh_lab.mocker.command import MockerOptions
 from tests.integration.support.live_router import engine, mocker_options, replica, sidecar

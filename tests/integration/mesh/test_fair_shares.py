@@ -11,7 +11,7 @@ import httpx
 import msgspec
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.core.routing.tenant_cost import OUTPUT_WEIGHT
 from kvmesh_lab.mocker.command import Mocker
 from tests.chaos.process import MeshProcess

@@ -22,7 +22,7 @@ from kvmesh import (
     Matches,
     RegisterOptions,
 )
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.errors import ConfigError, NoWorkerError, RequestError, TransportError
 from tests.conftest import Eventually
 from tests.integration.support.embedded_mesh import (

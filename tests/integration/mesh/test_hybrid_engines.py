@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.settings.roles import CostSettings, NatsSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
 from tests.integration.support.live_router import (

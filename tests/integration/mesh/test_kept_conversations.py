@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.core.buckets.placing import BucketPolicy
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.integration.support.two_stage_mesh import (

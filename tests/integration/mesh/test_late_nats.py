@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.integration.nats.cluster import NatsCluster
 from tests.integration.support.small_mesh import WITHIN_S, SmallMesh, answer_with, running

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.integration.support.small_mesh import answer_with, door, running
 from tests.integration.support.waiting import until

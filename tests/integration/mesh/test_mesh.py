@@ -22,7 +22,7 @@ import httpx
 import pytest
 from openai import NotFoundError, OpenAI
 
-from kvmesh.actors.members.registry import ENGINE_HANGS
+from kvmesh.actors.registry import ENGINE_HANGS
 
 pytestmark = pytest.mark.integration
 

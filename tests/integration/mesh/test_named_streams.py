@@ -10,7 +10,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.integration.mesh.test_moved_streams import mocker
 from tests.integration.support.live_router import meta_router

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.process.running import Stop
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.settings.roles import NatsSettings, WorkerSettings

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.errors import TransportError
-from kvmesh.transport.nats.journal.jetstream import ApiError, JetStream
+from kvmesh.transport.nats.jetstream.api import ApiError, JetStream
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from tests.chaos.process import fixed_ports
 from tests.integration.support import waiting

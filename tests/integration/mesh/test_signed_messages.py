@@ -12,13 +12,13 @@ import pytest
 
 import kvmesh
 from kvmesh import FollowOptions, KvIndexer, NatsLogin, RegisterOptions
-from kvmesh.actors.journal.snapshotter import lease_key, manifest_key
 from kvmesh.actors.messages import Drain, RouterHeartbeat
+from kvmesh.actors.snapshotter import lease_key, manifest_key
 from kvmesh.actors.wire import Subjects, encode
 from kvmesh.app.mesh.nats_plane import nats_plane
-from kvmesh.app.ops.nats.accounts import write_accounts, write_trust
-from kvmesh.app.ops.nats.members import AccountsOptions, keyed_members
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_accounts import write_accounts, write_trust
+from kvmesh.app.ops.nats_members import AccountsOptions, keyed_members
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.core.index.snapshot_manifest import decode_manifest
 from kvmesh.errors import CodecError, ConfigError, TransportError
 from kvmesh.settings.roles import NatsSettings, SnapshotSettings

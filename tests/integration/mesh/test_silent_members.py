@@ -13,7 +13,7 @@ from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
 from kvmesh.actors.wire import Subjects, encode
 from kvmesh.app.members.prober import Probe, Prober
 from kvmesh.app.meta.command import MetaServer
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.health import Answer
 from kvmesh.settings.http import HttpSettings

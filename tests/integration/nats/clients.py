@@ -2,7 +2,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 
 

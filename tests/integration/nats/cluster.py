@@ -5,9 +5,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.errors import TransportError
-from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh.transport.nats.jetstream.api import JetStream
 
 NAMES = ("n1", "n2", "n3")
 POLL_S = 0.1

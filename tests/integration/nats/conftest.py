@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 
 
 def pytest_asyncio_loop_factories(

@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 from kvmesh.ports import Record, StreamState
-from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.jetstream.journal import JournalOptions, NatsJournal
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 
 SUBJECT = "kvmesh.ev.code.w1"

@@ -8,9 +8,9 @@ import pytest
 
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.wire import Subjects, encode
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.core.blocks.events import Batch, Cleared, WorkerId, encode_batch
-from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.jetstream.journal import JournalOptions, NatsJournal
 from kvmesh.transport.nats.link.bus import NatsBus
 from tests.chaos.mesh import BUCKET
 from tests.chaos.witness import Witness

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.errors import TransportError
-from kvmesh.transport.nats.journal.jetstream import JetStream
-from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
+from kvmesh.transport.nats.jetstream.api import JetStream
+from kvmesh.transport.nats.jetstream.objects import NatsObjects, ObjectOptions
 from tests.integration.nats.journal_load import SUBJECT, connect, follow, open_journal
 
 pytestmark = pytest.mark.integration

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from kvmesh.errors import TransportError
-from kvmesh.transport.nats.journal.durability import warn_of_one_copy
-from kvmesh.transport.nats.journal.jetstream import JetStream
-from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
-from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
+from kvmesh.transport.nats.jetstream.api import JetStream
+from kvmesh.transport.nats.jetstream.durability import warn_of_one_copy
+from kvmesh.transport.nats.jetstream.kv import KeyValueOptions, NatsKeyValue
+from kvmesh.transport.nats.jetstream.objects import NatsObjects, ObjectOptions
 from tests.integration.nats.cluster import NatsCluster
 from tests.integration.nats.journal_load import (
     STREAM,

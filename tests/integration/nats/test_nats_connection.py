@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh.transport.nats.journal.durability import check_durability, warn_of_one_copy
-from kvmesh.transport.nats.journal.jetstream import JetStream
-from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.jetstream.api import JetStream
+from kvmesh.transport.nats.jetstream.durability import check_durability, warn_of_one_copy
+from kvmesh.transport.nats.jetstream.journal import JournalOptions, NatsJournal
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from tests.integration.nats.clients import connect, start_server

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kvmesh.actors.messages import Drain, Resync, Status
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.errors import TransportError
 from kvmesh.transport.nats.link.broker import SharedBroker

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.ports import Record
-from kvmesh.transport.nats.journal.log import NatsJournal
+from kvmesh.transport.nats.jetstream.journal import NatsJournal
 from kvmesh.transport.nats.link.bus import NatsBus
 from tests.integration.nats.journal_load import (
     SUBJECT,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh.transport.nats.journal.jetstream import JetStream
-from kvmesh.transport.nats.journal.log import JournalOptions, NatsJournal
+from kvmesh.transport.nats.jetstream.api import JetStream
+from kvmesh.transport.nats.jetstream.journal import JournalOptions, NatsJournal
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from tests.integration.nats.clients import connect, start_server
 

@@ -10,10 +10,10 @@ import nats
 import nats.js
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.transport.nats.jetstream.kv import KeyValueOptions, NatsKeyValue
+from kvmesh.transport.nats.jetstream.objects import NatsObjects, ObjectOptions
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
-from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue
-from kvmesh.transport.nats.stores.objects import NatsObjects, ObjectOptions
 
 pytestmark = pytest.mark.integration
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.ports import Record
-from kvmesh.transport.nats.journal.jetstream import Ignored, JetStream
+from kvmesh.transport.nats.jetstream.api import Ignored, JetStream
 from tests.integration.nats.journal_load import (
     STREAM,
     SUBJECT,

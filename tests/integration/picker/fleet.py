@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import httpx
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.integration.picker.asking import Gateway
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from tests.integration.picker.conversations import AtPicker, Crowd, Load
 from tests.integration.picker.fleet import PickerFleet, PickerProcess, running
 from tests.integration.support.waiting import until

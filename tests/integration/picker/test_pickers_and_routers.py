@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from tests.integration.picker.asking import chat, serve
 from tests.integration.picker.fleet import PickerFleet, running
 from tests.integration.support.waiting import until

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.router import simulated_trial
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings

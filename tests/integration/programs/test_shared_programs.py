@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh_lab.mocker.command import Mocker
 from tests.chaos.process import MeshProcess
 from tests.integration.support.live_router import engine as live_engine

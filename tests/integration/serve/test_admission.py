@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from kvmesh.actors.messages import RouterHeartbeat
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.router.admission_share import AdmissionShare, reported_as
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.admission.sibling_counters import SharedLimits

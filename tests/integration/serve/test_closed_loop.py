@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.blocks.events import WorkerId

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 
 from kvmesh.app.mesh.nats_plane import connection_options, nats_plane
-from kvmesh.app.ops.nats.accounts import write_server
-from kvmesh.app.ops.nats.isolation import Account, plan_accounts
-from kvmesh.app.ops.nats.keys import public_key
-from kvmesh.app.ops.nats.members import AccountsOptions, Member, keyed_members
-from kvmesh.app.ops.nats.rights import Rights
-from kvmesh.app.ops.nats.server import NatsServer
-from kvmesh.app.ops.nats.streams import StreamsOptions, make_streams
+from kvmesh.app.ops.nats_accounts import write_server
+from kvmesh.app.ops.nats_isolation import Account, plan_accounts
+from kvmesh.app.ops.nats_keys import public_key
+from kvmesh.app.ops.nats_members import AccountsOptions, Member, keyed_members
+from kvmesh.app.ops.nats_rights import Rights
+from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.app.ops.nats_streams import StreamsOptions, make_streams
 from kvmesh.settings.roles import NatsSettings
 from kvmesh.transport.nats.link.client import Deliver
 from kvmesh.transport.nats.link.connection import NatsConnection

@@ -15,7 +15,7 @@ from typing import Any
 import nats.errors
 
 from kvmesh.errors import TransportError
-from kvmesh.transport.nats.journal.jetstream import JetStream
+from kvmesh.transport.nats.jetstream.api import JetStream
 from kvmesh.transport.nats.link.connection import NatsConnection
 
 EVIL = "EVIL"

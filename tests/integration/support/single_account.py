@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.ops.nats.keys import public_key
-from kvmesh.app.ops.nats.members import AccountsOptions, parse_member
-from kvmesh.app.ops.nats.rights import Rights, worker_rights
+from kvmesh.app.ops.nats_keys import public_key
+from kvmesh.app.ops.nats_members import AccountsOptions, parse_member
+from kvmesh.app.ops.nats_rights import Rights, worker_rights
 from kvmesh.transport.nats.layout import (
     home_bucket,
     inbox_prefix,

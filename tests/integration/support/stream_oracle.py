@@ -13,7 +13,7 @@ from kvmesh.app.prompts.tokenizer import Tokenizer, load_tokenizer
 from kvmesh_lab.mocker.generation import Choice, Engine, make_choices
 from kvmesh_lab.mocker.model.answer import GeneratedAnswer, Vocabulary
 from kvmesh_lab.mocker.model.request import Labels
-from kvmesh_lab.mocker.vllm.requests import parse_chat, parse_completion
+from kvmesh_lab.mocker.vllm_requests import parse_chat, parse_completion
 
 MAX_MODEL_LEN = 1 << 17
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.doctor import DoctorSettings, examine
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.engines.seen import Finding, Level
-from kvmesh.doctor.command import DoctorSettings, examine
 from kvmesh.errors import ConfigError
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings

@@ -17,7 +17,7 @@ import pytest
 from kvmesh.actors.messages import Status
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.mesh.plane import event_plane
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.settings.roles import NatsSettings
 from kvmesh_lab.mocker.command import Mocker
 from tests.integration.support.live_router import free_port, mockers

@@ -9,10 +9,10 @@ from typing import Any, Final, Literal
 import httpx
 import msgspec
 
-from kvmesh.actors.journal.snapshotter import manifest_key
+from kvmesh.actors.snapshotter import manifest_key
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.mesh.plane import event_plane
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.core.index.snapshot_manifest import SnapshotGeneration
 from kvmesh.ports import EventPlane, KeyValue
 from kvmesh.settings.roles import NatsSettings

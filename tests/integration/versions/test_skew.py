@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from tests.integration.support.alarm_history import AlarmHistory
 from tests.integration.versions.fleet import (
     BUCKET,

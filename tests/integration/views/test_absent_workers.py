@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvmesh.actors.members.static_registry import SILENT
+from kvmesh.actors.static_registry import SILENT
 from tests.integration.support.failing_engine import FailingEngine, failing_engines
 from tests.integration.support.live_router import client_of, free_port, router
 from tests.integration.support.waiting import seen

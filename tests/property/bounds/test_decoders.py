@@ -22,9 +22,9 @@ from kvmesh.core.index.snapshot_manifest import decode_manifest
 from kvmesh.core.index.snapshot_reading import decode_snapshot
 from kvmesh.core.index.snapshot_writing import MAGIC
 from kvmesh.core.prompts.json_size import BETWEEN
-from kvmesh.core.routing.peers.records import read_records
+from kvmesh.core.routing.peer_records import read_records
 from kvmesh.errors import KvMeshError
-from kvmesh.transport.extproc.messages import decode
+from kvmesh.transport.grpc.extproc_messages import decode
 from tests.property.bounds.work import assert_linear
 from tests.reference.prompts.body_scan import compiled_scan
 

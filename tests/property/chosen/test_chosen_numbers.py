@@ -20,9 +20,9 @@ from kvmesh._native import RoundRobinShadow
 from kvmesh.core.blocks.events import ROOT, VERSION, Batch, Removed, Stored, WorkerId, encode_batch
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.engines.engine_events import EngineStored
-from kvmesh.core.engines.kv_events.groups.compiled import CompiledGroupTable
-from kvmesh.core.engines.kv_events.groups.kinds import Groups
-from kvmesh.core.engines.kv_events.groups.table import Blocks, Path
+from kvmesh.core.engines.kv_events.compiled_groups import CompiledGroupTable
+from kvmesh.core.engines.kv_events.group_kinds import Groups
+from kvmesh.core.engines.kv_events.group_table import Blocks, Path
 from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.snapshot_reading import decode_snapshot

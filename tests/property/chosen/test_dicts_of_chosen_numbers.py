@@ -23,10 +23,10 @@ from kvmesh.core.index.snapshot_writing import Position, encode_snapshot
 from kvmesh.core.insight.load_character import character_of
 from kvmesh.core.insight.trace_ring import Traced, TraceRow, mooncake_lines
 from kvmesh.core.programs.chains import ChainOptions, Chains
-from kvmesh.core.routing.peers.event_fold import EventFold
-from kvmesh.core.routing.peers.records import Named
+from kvmesh.core.routing.event_fold import EventFold
+from kvmesh.core.routing.peer_records import Named
 from tests.property.support.chosen_numbers import of_one_way, spent_s
-from tests.unit.core.routing.unwatched.test_unwatched import make_scheduler
+from tests.unit.core.routing.test_unwatched import make_scheduler
 
 BITS: Final = 14
 MOST_RATIO: Final = 4.0

@@ -31,9 +31,9 @@ from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
+from kvmesh.core.routing.choice.slo_judge import COMING_MS, OWN_MS
 from kvmesh.core.routing.decision import RouterMode, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.routing.slo.judge import COMING_MS, OWN_MS
 from tests.property.support.starving import starved
 
 native: Any = _native

@@ -390,7 +390,7 @@ def test_both_follow_alike_what_no_engine_would_say(
         mock.patch.object(residency, "MOST_BLOCKS", 9),
         mock.patch.object(residency, "MOST_REFERENCES", 3),
         mock.patch.object(closure, "MAX_RUN", 3),
-        mock.patch("kvmesh.core.engines.kv_events.groups.hits.MAX_RUN", 3),
+        mock.patch("kvmesh.core.engines.kv_events.group_hits.MAX_RUN", 3),
     ]
     for patch in patches:
         patch.start()

@@ -21,9 +21,8 @@ from kvmesh.core.engines.engine_events import (
     EngineRemoved,
     EngineStored,
 )
-from kvmesh.core.engines.kv_events import closure, residency
+from kvmesh.core.engines.kv_events import closure, group_hits, residency
 from kvmesh.core.engines.kv_events.cache import EngineCache, EngineCacheStatistics
-from kvmesh.core.engines.kv_events.groups import hits
 from kvmesh.core.engines.kv_events.saved_cache import pack_block
 from kvmesh.errors import CodecError
 from tests.reference.engines.cache import NaiveEngineCache
@@ -61,7 +60,7 @@ def narrow() -> Iterator[None]:
         mock.patch.object(residency, "MOST_TWINS", 1),
         mock.patch.object(residency, "MOST_REFERENCES", 3),
         mock.patch.object(closure, "MAX_RUN", 3),
-        mock.patch.object(hits, "MAX_RUN", 3),
+        mock.patch.object(group_hits, "MAX_RUN", 3),
     ]
     for patch in patches:
         patch.start()

@@ -39,7 +39,7 @@ from kvmesh.core.index.snapshot_manifest import decode_manifest, encode_manifest
 from kvmesh.core.journal.ordering import Cursor, Ordering
 from kvmesh.core.members.outcomes import Attempt
 from kvmesh.core.routing.booking_events import MOST_SECONDS, Ended
-from kvmesh.core.routing.peers.records import read_records
+from kvmesh.core.routing.peer_records import read_records
 from kvmesh.errors import CodecError
 from kvmesh.formats import KINDS as FORMAT_KINDS
 

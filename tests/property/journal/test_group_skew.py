@@ -13,7 +13,7 @@ from kvmesh.core.blocks.events import VERSION
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.formats import FormatRange, Formats
-from tests.unit.actors.journal.test_publisher import Driver, W
+from tests.unit.actors.test_publisher import Driver, W
 
 KINDS = ("full_attention", "sliding_window", "mamba")
 

@@ -11,7 +11,7 @@ from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.members.loads import LOCAL, MOST_TOKENS, Demand, new_sequences
 from kvmesh.core.members.outcomes import UNKNOWN, Attempt, Verdict
 from kvmesh.core.routing.booking_events import Ended, Grew, Prefilled, StateBegins, StateEnds
-from kvmesh.core.routing.peers.records import Named, PlacedRecord, read_records
+from kvmesh.core.routing.peer_records import Named, PlacedRecord, read_records
 
 SIZE = 4
 EPOCH = 7

@@ -5,12 +5,9 @@ import random
 import msgspec
 import pytest
 
-from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
+from kvmesh.actors import meta_router
+from kvmesh.actors.indexer import Indexer, IndexerOptions
 from kvmesh.actors.kernel import Effect, Log
-from kvmesh.actors.members import meta_router
-from kvmesh.actors.members.meta_router import MetaRouter
-from kvmesh.actors.members.registry import Registry, RegistryOptions
-from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.messages import (
     BusMessage,
     CaughtUp,
@@ -23,6 +20,9 @@ from kvmesh.actors.messages import (
     WorkerHeartbeat,
     WorkerSeen,
 )
+from kvmesh.actors.meta_router import MetaRouter
+from kvmesh.actors.registry import Registry, RegistryOptions
+from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.wire import encode
 from kvmesh.core.blocks.events import VERSION, Batch, Cleared, Stored, WorkerId, encode_batch
 from kvmesh.core.buckets.rules import BucketRequest
@@ -34,8 +34,8 @@ from kvmesh.core.members.known_names import KnownNames
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.silent_members import MOST_LOST, SilentMembers
+from kvmesh.core.routing import event_fold, peer_bookings
 from kvmesh.core.routing.decision import RouterOptions
-from kvmesh.core.routing.peers import event_fold, peer_bookings
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
 from tests.property.support import records

@@ -10,14 +10,8 @@ from typing import Final
 import msgspec
 import pytest
 
-from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
-from kvmesh.actors.journal.publisher import Publisher
-from kvmesh.actors.journal.publisher_options import PublisherOptions
+from kvmesh.actors.indexer import Indexer, IndexerOptions
 from kvmesh.actors.kernel import Actor, Append, Message, Publish, Send
-from kvmesh.actors.members.meta_router import MetaRouter
-from kvmesh.actors.members.registry import Registry, RegistryOptions
-from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
-from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import (
     Appended,
     BookingsWait,
@@ -29,6 +23,12 @@ from kvmesh.actors.messages import (
     Started,
     Tick,
 )
+from kvmesh.actors.meta_router import MetaRouter
+from kvmesh.actors.publisher import Publisher
+from kvmesh.actors.publisher_options import PublisherOptions
+from kvmesh.actors.registry import Registry, RegistryOptions
+from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
+from kvmesh.actors.router import Router
 from kvmesh.actors.wire import decode, encode
 from kvmesh.bounds import MAX_ORDINAL
 from kvmesh.core.blocks.events import WorkerId

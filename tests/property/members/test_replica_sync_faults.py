@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kvmesh.actors.kernel import Effect, Log, Message, Publish, Wake
-from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.messages import BookingsWait, BusMessage, Started, StateWanted, Tick
+from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.index.approx import new_approx
 from kvmesh.core.members.loads import Demand, new_sequences

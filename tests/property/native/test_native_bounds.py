@@ -9,7 +9,7 @@ from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.loads import MOST_TOKENS, Demand, new_sequences
-from kvmesh.core.routing.peers import event_fold
+from kvmesh.core.routing import event_fold
 from kvmesh.settings.types import MOST_BLOCK_TOKENS
 
 U64: Final = 2**64 - 1

@@ -10,7 +10,7 @@ from kvmesh.core.index.freeze import KEY_BYTES
 from kvmesh.core.insight.traffic import GAMMA
 from kvmesh.core.members.loads import MOST_TOKENS
 from kvmesh.core.routing.booking_events import MAX_KIND, MOST_STATES
-from kvmesh.core.routing.peers.records import MOST_GRADED
+from kvmesh.core.routing.peer_records import MOST_GRADED
 
 TWICE = {
     "GAMMA": GAMMA,

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.measure import resident_bytes
 from kvmesh import _native
 from kvmesh.errors import CodecError
-from kvmesh.transport.extproc.messages import KINDS, Modes
+from kvmesh.transport.grpc.extproc_messages import KINDS, Modes
 from tests.fuzz.extproc_targets import seeds
 
 core: Any = _native

@@ -19,8 +19,8 @@ from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.routing.unwatched.reports import TRIES
-from kvmesh.core.routing.unwatched.unwatched import Over, Unwatched, UnwatchedOptions
+from kvmesh.core.routing.unwatched import Over, Unwatched, UnwatchedOptions
+from kvmesh.core.routing.unwatched_reports import TRIES
 
 SIZE = 16
 BLOCKS = 3

@@ -9,8 +9,8 @@ from kvmesh.core.index.approx import new_approx
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.routing.decision import RouterOptions
-from kvmesh.core.routing.peers.event_fold import EventFold
-from kvmesh.core.routing.peers.peer_bookings import PeerBookings
+from kvmesh.core.routing.event_fold import EventFold
+from kvmesh.core.routing.peer_bookings import PeerBookings
 from kvmesh.core.routing.scheduler import Scheduler
 from tests.reference.routing.peer_bookings import BookingsOfEachRecord
 from tests.reference.workers.speed_report import speed_report

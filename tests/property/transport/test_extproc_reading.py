@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh.errors import CodecError
-from kvmesh.transport.extproc.messages import (
+from kvmesh.transport.grpc.extproc_messages import (
     KINDS,
     GatewayMessage,
     Modes,

@@ -4,7 +4,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmesh.transport.extproc.writing import (
+from kvmesh.transport.grpc.extproc_writing import (
     MOST_PIECE,
     body_answers,
     body_passed,

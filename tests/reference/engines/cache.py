@@ -8,8 +8,8 @@ from kvmesh.core.engines.engine_events import EngineBatch, EngineCleared, Engine
 from kvmesh.core.engines.kv_events.cache import EngineCacheStatistics, OddEvents, shows_groups
 from kvmesh.core.engines.kv_events.closure import MAX_HIDDEN, Closure
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
-from kvmesh.core.engines.kv_events.groups.grouped import GroupedCache
-from kvmesh.core.engines.kv_events.groups.table import GroupTable
+from kvmesh.core.engines.kv_events.group_table import GroupTable
+from kvmesh.core.engines.kv_events.grouped import GroupedCache
 from kvmesh.core.engines.kv_events.saved_cache import SavedCache
 from kvmesh.errors import CodecError
 from kvmesh_lab.simulator.fleet.tier_table import Dropped, TierStored

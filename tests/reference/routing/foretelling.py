@@ -7,10 +7,10 @@ from kvmesh.core.cost.expression import Expression
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import NO_FLEET, Candidate
 from kvmesh.core.cost.weights import NO_WEIGHTS
+from kvmesh.core.routing.choice.slo_judge import SLACK, weight_of
+from kvmesh.core.routing.choice.slo_tracker import SloTracker
 from kvmesh.core.routing.decision import Forecast
 from kvmesh.core.routing.overdue import PREDICTED_MS
-from kvmesh.core.routing.slo.judge import SLACK, weight_of
-from kvmesh.core.routing.slo.tracker import SloTracker
 
 OWN_MS = Expression("own_ms")
 

@@ -2,7 +2,7 @@
 Python.
 """
 
-from kvmesh.core.routing.peers.peer_bookings import PeerBookings
+from kvmesh.core.routing.peer_bookings import PeerBookings
 
 
 class BookingsOfEachRecord(PeerBookings):

@@ -6,9 +6,9 @@ from itertools import count
 
 from kvmesh._native import ActiveSequences, Booking
 from kvmesh.actors.kernel import Actor, Effect, Message, Publish, Wake
-from kvmesh.actors.members.registry import Registry, RegistryOptions
-from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.messages import BusMessage, RouterHeartbeat, Started, Tick
+from kvmesh.actors.registry import Registry, RegistryOptions
+from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.wire import Subjects, last_token
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys

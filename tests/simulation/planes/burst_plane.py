@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 
 from kvmesh.actors.kernel import Actor, Effect, Message, Wake
-from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.messages import Started, Tick
+from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.wire import Subjects
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes

@@ -3,11 +3,8 @@
 import random
 from collections.abc import Sequence
 
-from kvmesh.actors.journal.indexer import Indexer, IndexerOptions
-from kvmesh.actors.journal.publisher import Publisher
-from kvmesh.actors.journal.publisher_options import PublisherOptions
+from kvmesh.actors.indexer import Indexer, IndexerOptions
 from kvmesh.actors.kernel import Actor, Append, Effect, Message
-from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.messages import (
     JournalGap,
     JournalOpened,
@@ -15,6 +12,9 @@ from kvmesh.actors.messages import (
     JournalRecreated,
     RouterHeartbeat,
 )
+from kvmesh.actors.publisher import Publisher
+from kvmesh.actors.publisher_options import PublisherOptions
+from kvmesh.actors.registry import Registry, RegistryOptions
 from kvmesh.actors.wire import Subjects
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.checkpoint import (

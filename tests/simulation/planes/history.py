@@ -7,7 +7,7 @@ from kvmesh.core.blocks.events import Cleared, Removed, Stored, WorkerId, decode
 from kvmesh.core.blocks.hashing import unpack_hashes
 from kvmesh.core.journal.ordering import Ordering
 from kvmesh.core.routing.booking_events import Ended, StateBegins, StateEnds
-from kvmesh.core.routing.peers.records import PlacedRecord, Record, read_records
+from kvmesh.core.routing.peer_records import PlacedRecord, Record, read_records
 from kvmesh.errors import CodecError
 from kvmesh.formats import FormatRange
 from tests.doubles.sim.journal import SimJournal

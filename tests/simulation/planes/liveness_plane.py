@@ -6,8 +6,6 @@ import msgspec
 
 from kvmesh.actors.kernel import Actor, Effect, Message, Publish, Wake
 from kvmesh.actors.member_messages import ROUTER, WORKER, Answered
-from kvmesh.actors.members.meta_router import MetaRouter
-from kvmesh.actors.members.registry import Registry, RegistryOptions
 from kvmesh.actors.messages import (
     BusMessage,
     RouterHeartbeat,
@@ -16,6 +14,8 @@ from kvmesh.actors.messages import (
     WorkerHeartbeat,
     WorkerLoad,
 )
+from kvmesh.actors.meta_router import MetaRouter
+from kvmesh.actors.registry import Registry, RegistryOptions
 from kvmesh.actors.wire import Subjects, decode, encode, last_token
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.health import Answer

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kvmesh.actors.kernel import Actor, Effect, Message, Wake
-from kvmesh.actors.members.registry import Registry, RegistryOptions
-from kvmesh.actors.members.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.messages import RouterHeartbeat, Started, Tick
+from kvmesh.actors.registry import Registry, RegistryOptions
+from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.wire import Subjects
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from kvmesh.actors.journal.indexer import Indexer
-from kvmesh.actors.journal.snapshotter import Snapshotter
+from kvmesh.actors.indexer import Indexer
 from kvmesh.actors.kernel import Effect, Publish
-from kvmesh.actors.members.registry import Registry
+from kvmesh.actors.registry import Registry
+from kvmesh.actors.snapshotter import Snapshotter
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.index.snapshot_manifest import SnapshotGeneration
 from kvmesh.formats import FormatRange, Formats

@@ -4,17 +4,17 @@ import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
 
-from kvmesh.actors.journal.indexer import Indexer
-from kvmesh.actors.journal.snapshot_loader import SnapshotLoader
-from kvmesh.actors.journal.snapshotter import (
+from kvmesh.actors.indexer import Indexer
+from kvmesh.actors.kernel import Actor, Effect, Message
+from kvmesh.actors.messages import CaughtUp, Tick
+from kvmesh.actors.registry import Registry
+from kvmesh.actors.snapshot_loader import SnapshotLoader
+from kvmesh.actors.snapshotter import (
     Snapshotter,
     SnapshotterOptions,
     lease_key,
     manifest_key,
 )
-from kvmesh.actors.kernel import Actor, Effect, Message
-from kvmesh.actors.members.registry import Registry
-from kvmesh.actors.messages import CaughtUp, Tick
 from kvmesh.actors.storage import (
     DeleteObject,
     FetchObject,

@@ -2,7 +2,7 @@
 
 from kvmesh._native import ActiveSequences, Booking, BookingOutbox
 from kvmesh.core.routing.booking_events import Ended, Prefilled
-from kvmesh.core.routing.peers.records import Named, PlacedRecord, read_records
+from kvmesh.core.routing.peer_records import Named, PlacedRecord, read_records
 
 
 class NotedOutbox:

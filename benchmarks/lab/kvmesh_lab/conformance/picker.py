@@ -10,27 +10,36 @@ from urllib.parse import urlsplit
 
 from kvmesh.app.picker.envoy_server import find_envoy
 from kvmesh.errors import ConfigError, TransportError
+from kvmesh_lab.conformance import (
+    case_answers,
+    case_calls,
+    case_crowds,
+    case_health,
+    case_picks,
+    case_requests,
+    case_trust,
+    gateway_deaths,
+    gateway_traffic,
+)
 from kvmesh_lab.conformance.bench import Bench, Target
 from kvmesh_lab.conformance.case import Broken, Case, Result, UnreachableError
-from kvmesh_lab.conformance.cases import answers, calls, crowds, health, picks, requests, trust
 from kvmesh_lab.conformance.exchange import read_endpoint
-from kvmesh_lab.conformance.gateway import deaths, traffic
-from kvmesh_lab.conformance.gateway.bench import GatewayBench
-from kvmesh_lab.conformance.gateway.endpoints import ModelServer
+from kvmesh_lab.conformance.gateway_bench import GatewayBench
+from kvmesh_lab.conformance.gateway_endpoints import ModelServer
 from kvmesh_lab.conformance.link import Tls
 from kvmesh_lab.conformance.options import ConformanceOptions
 from kvmesh_lab.conformance.suite import run_case, skip_case
 
 BARE_CASES: Final[tuple[Case[Bench], ...]] = (
-    *health.CASES,
-    *calls.CASES,
-    *picks.CASES,
-    *requests.CASES,
-    *trust.CASES,
-    *answers.CASES,
-    *crowds.CASES,
+    *case_health.CASES,
+    *case_calls.CASES,
+    *case_picks.CASES,
+    *case_requests.CASES,
+    *case_trust.CASES,
+    *case_answers.CASES,
+    *case_crowds.CASES,
 )
-ENVOY_CASES: Final[tuple[Case[GatewayBench], ...]] = (*traffic.CASES, *deaths.CASES)
+ENVOY_CASES: Final[tuple[Case[GatewayBench], ...]] = (*gateway_traffic.CASES, *gateway_deaths.CASES)
 ALL_CASES: Final[tuple[Case[Any], ...]] = (*BARE_CASES, *ENVOY_CASES)
 RETRY_S: Final = 0.1
 

@@ -15,13 +15,13 @@ from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.prompts.byte_tokenizer import check_ids
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh_lab.mocker.dialogues import parse_embeddings, parse_messages, parse_responses
 from kvmesh_lab.mocker.engine import EngineRunner
 from kvmesh_lab.mocker.faults import PATH as FAULTS_PATH
 from kvmesh_lab.mocker.faults import FaultDesk
 from kvmesh_lab.mocker.metrics import EngineMetrics
 from kvmesh_lab.mocker.service import VERSION, GenerationService
-from kvmesh_lab.mocker.vllm.dialogues import parse_embeddings, parse_messages, parse_responses
-from kvmesh_lab.mocker.vllm.requests import (
+from kvmesh_lab.mocker.vllm_requests import (
     GenerationRequest,
     error_body,
     parse_chat,

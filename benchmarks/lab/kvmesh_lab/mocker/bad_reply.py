@@ -13,7 +13,7 @@ from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh_lab.mocker.generation import EVENT_STREAM
 from kvmesh_lab.mocker.model.faults import BadAnswer
 from kvmesh_lab.mocker.reply import PassingReply
-from kvmesh_lab.mocker.vllm.responses import DONE
+from kvmesh_lab.mocker.vllm_responses import DONE
 
 OTHER_MODEL: Final = "another-model"
 PAGE: Final = b"<html><body>Please log in</body></html>"

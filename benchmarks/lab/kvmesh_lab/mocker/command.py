@@ -31,7 +31,7 @@ from kvmesh_lab.mocker.publisher import EventPublisher, ZmqPublisherOptions
 from kvmesh_lab.mocker.service import GenerationService, ServedModels
 from kvmesh_lab.mocker.settings import MockerSettings
 from kvmesh_lab.mocker.sglang_meeting import MeetingPlace
-from kvmesh_lab.mocker.vllm.side_channel import SideChannel
+from kvmesh_lab.mocker.side_channel import SideChannel
 
 KEEP_ALIVE_S: Final = 5.0
 """vLLM closes idle connections after so long (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)."""

@@ -20,7 +20,7 @@ from kvmesh_lab.mocker.model.cache_group import split_key
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.request import EngineRequest, EngineStatistics, Step
 from kvmesh_lab.mocker.publisher import EventPublisher
-from kvmesh_lab.mocker.vllm.events import encode_events
+from kvmesh_lab.mocker.vllm_events import encode_events
 
 MAX_LAG_S = 0.05
 """Later than this, lost time is not made up for by shorter steps."""

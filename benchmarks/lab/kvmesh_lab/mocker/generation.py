@@ -8,8 +8,8 @@ from kvmesh_lab.mocker.model.answer import Ending, GeneratedAnswer, Vocabulary, 
 from kvmesh_lab.mocker.model.origin import continued_tokens
 from kvmesh_lab.mocker.model.request import EngineRequest, Labels
 from kvmesh_lab.mocker.reply import Reply
-from kvmesh_lab.mocker.vllm.requests import GenerationRequest, output_limit
-from kvmesh_lab.mocker.vllm.responses import ChoicePart, Counts, Shape
+from kvmesh_lab.mocker.vllm_requests import GenerationRequest, output_limit
+from kvmesh_lab.mocker.vllm_responses import ChoicePart, Counts, Shape
 
 EVENT_STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"),)
 

@@ -20,9 +20,9 @@ from kvmesh_lab.mocker.metrics import EngineMetrics
 from kvmesh_lab.mocker.model.request import Labels, Step
 from kvmesh_lab.mocker.model.transfer import MockTransfer
 from kvmesh_lab.mocker.reply import Reply
-from kvmesh_lab.mocker.vllm.requests import GenerationRequest, Prompt, error_body
-from kvmesh_lab.mocker.vllm.responses import Header
-from kvmesh_lab.mocker.vllm.shapes import ID_PREFIXES, shape_of
+from kvmesh_lab.mocker.vllm_requests import GenerationRequest, Prompt, error_body
+from kvmesh_lab.mocker.vllm_responses import Header
+from kvmesh_lab.mocker.vllm_shapes import ID_PREFIXES, shape_of
 
 VERSION: Final = "0.32.0"
 """The vLLM release whose behaviour is imitated."""

@@ -15,7 +15,7 @@ from kvmesh.transport.http.fetch import HTTP_OK, fetch_ok
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh.transport.http.upstream.client import UpstreamPool
-from kvmesh_lab.mocker.vllm.requests import GenerationRequest
+from kvmesh_lab.mocker.vllm_requests import GenerationRequest
 
 PATIENCE_S: Final = 10.0
 ASK_S: Final = 0.01

@@ -26,8 +26,8 @@ from kvmesh.core.engines.kv_events.dialect import (
     decode_engine_batch,
     decoder_of,
 )
-from kvmesh.core.engines.kv_events.groups.grouped import GroupedCache
-from kvmesh.core.engines.kv_events.groups.kinds import GroupStatistics
+from kvmesh.core.engines.kv_events.group_kinds import GroupStatistics
+from kvmesh.core.engines.kv_events.grouped import GroupedCache
 from kvmesh.core.engines.kv_events.residency import Handover, HeldBlock, ResidencyStatistics
 from kvmesh.core.engines.kv_events.saved_cache import SavedCache, check_saved
 from kvmesh.errors import CodecError

@@ -1,1 +1,1 @@
-"""Which worker takes a request: what the compiled core is asked, and what it answers."""
+"""Which worker, or which two, take a request; and what its targets (SLO) say to that."""

@@ -18,11 +18,11 @@ from kvmesh.core.cost.targets import Targets
 from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.index.overlaps import OverlapView
 from kvmesh.core.routing.choice.made import Maker
+from kvmesh.core.routing.choice.slo_judge import SloJudge
+from kvmesh.core.routing.choice.slo_tracker import SloTracker
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.fetching import FetchPlanner, PendingFetches
 from kvmesh.core.routing.registry import WorkerRegistry
-from kvmesh.core.routing.slo.judge import SloJudge
-from kvmesh.core.routing.slo.tracker import SloTracker
 
 Prepared = tuple[int, int, int, int, float, float]
 """What a worker has to do first: blocks of the prompt that it has in any memory (-1: as found),

@@ -8,7 +8,7 @@ import pytest
 from kvmesh.app.mesh import home_store
 from kvmesh.app.mesh.home_store import HomeStore
 from kvmesh.app.mesh.plane import event_plane
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.core.buckets.homes import HomeOptions, Homes
 from kvmesh.errors import TransportError
 from kvmesh.ports import EventPlane, SharedTable

@@ -9,7 +9,7 @@ import pytest
 from kvmesh.app.mesh import program_store
 from kvmesh.app.mesh.plane import event_plane
 from kvmesh.app.mesh.program_store import ProgramStore
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.settings.roles import NatsSettings
 from tests.conftest import Eventually
 from tests.unit.core.programs.test_sharing import Replica, key_of

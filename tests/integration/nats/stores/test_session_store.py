@@ -6,7 +6,7 @@ import pytest
 
 from kvmesh.app.mesh.plane import event_plane
 from kvmesh.app.mesh.session_store import SessionStore
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.routing.sessions import SessionOptions, Sessions, session_key
 from kvmesh.settings.roles import NatsSettings

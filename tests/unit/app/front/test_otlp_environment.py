@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from kvmesh.app.front.otlp_collector import Collector
 from kvmesh.app.front.otlp_environment import (
     ExportBounds,
     Sampling,
@@ -14,7 +15,6 @@ from kvmesh.app.front.otlp_environment import (
     resource_of,
 )
 from kvmesh.errors import ConfigError
-from kvmesh.transport.otlp.collector import Collector
 
 BASE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 WHOLE = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"

@@ -4,8 +4,8 @@ from math import inf
 
 import pytest
 
-from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import WorkerHeartbeat, WorkerLoad, WorkerSeen
+from kvmesh.actors.router import Router
 from kvmesh.app.members.engine_signs import EngineSigns
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.loads import new_sequences

@@ -2,8 +2,8 @@ import time
 
 import pytest
 
-from kvmesh.actors.members.meta_router import MetaRouter
 from kvmesh.actors.messages import BusMessage, RouterHeartbeat
+from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.actors.wire import encode
 from kvmesh.app.members.failure_care import FailureCare
 from kvmesh.app.meta.bucket_plan import BucketPlan

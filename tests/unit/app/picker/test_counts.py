@@ -1,5 +1,5 @@
 from kvmesh.app.picker.counts import PickCounts
-from kvmesh.transport.extproc.messages import BUFFERED, FULL_DUPLEX, NO_BODY, Modes
+from kvmesh.transport.grpc.extproc_messages import BUFFERED, FULL_DUPLEX, NO_BODY, Modes
 
 
 def test_modes_are_counted_by_name_and_unknown_ones_together() -> None:

@@ -2,15 +2,15 @@ import msgspec
 import pytest
 from lightkube.config.kubeconfig import KubeConfig
 
-from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import WorkerSeen
+from kvmesh.actors.router import Router
 from kvmesh.app.picker.kube_api import KubeApi
 from kvmesh.app.picker.pool import PoolWatch
 from kvmesh.app.picker.pool_endpoints import Endpoint, PoolEndpoints
 from kvmesh.app.picker.pool_members import PoolMembers, address_in
 from kvmesh.app.picker.pool_view import PoolName
 from kvmesh.core.blocks.events import WorkerId
-from tests.unit.actors.members.test_router import BEAT, make_router
+from tests.unit.actors.test_router import BEAT, make_router
 
 
 def make_watch() -> PoolWatch:

@@ -1,7 +1,7 @@
 import pytest
 
 from kvmesh.app.picker.question import RequestHead, read_head
-from kvmesh.transport.extproc.messages import RequestHeaders
+from kvmesh.transport.grpc.extproc_messages import RequestHeaders
 from kvmesh.transport.http.server.limits import HttpLimits
 from kvmesh.transport.http.wire.headers import Header
 

@@ -9,9 +9,9 @@ import pytest
 from kvmesh.app.picker.sidecar_request import SidecarRequest, SidecarWay
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.worker_info import WorkerInfo
+from kvmesh.core.routing.choice.split_sidecars import INSTANCE, RESERVED, SIDECARS
 from kvmesh.core.routing.disaggregation import DECODE as DECODES
 from kvmesh.core.routing.disaggregation import PREFILL as PREFILLS
-from kvmesh.core.routing.split.sidecars import INSTANCE, RESERVED, SIDECARS
 from tests.integration.pick.room import CHAT, Asking, Room
 
 LONG = CHAT.replace(b"hello", b"hello " * 3000)

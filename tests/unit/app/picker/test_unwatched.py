@@ -8,7 +8,7 @@ import pytest
 from kvmesh.app.picker.door import GATEWAYS
 from kvmesh.app.picker.leaving import SETTLE_S, SOON_S
 from kvmesh.core.members.worker_info import LoadReport
-from kvmesh.core.routing.unwatched.unwatched import DEFAULT
+from kvmesh.core.routing.unwatched import DEFAULT
 from kvmesh.transport.grpc.session_events import CONNECT_ERROR
 from tests.integration.pick.room import CHAT, Asking, Room
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kvmesh.app.ops.doctor import DoctorSettings, find_patients
 from kvmesh.app.ops.mesh_plan import plan_mesh
 from kvmesh.app.ops.snapshot import find_buckets
 from kvmesh.app.ops.up import describe_mesh
@@ -17,7 +18,6 @@ from kvmesh.app.process.running_mesh import (
     find_url,
     look_up,
 )
-from kvmesh.doctor.command import DoctorSettings, find_patients
 from kvmesh.errors import ConfigError
 from kvmesh.settings.roles import NatsSettings, UpSettings
 

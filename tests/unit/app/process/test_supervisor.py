@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvmesh.app.ops.nats.server import NatsServer
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.ops.up import keep_up
 from kvmesh.app.process import supervisor
 from kvmesh.app.process.supervisor import Child, ChildSpec, wait_for_ready

@@ -4,8 +4,8 @@ import time
 import msgspec
 import pytest
 
-from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import RouterHeartbeat
+from kvmesh.actors.router import Router
 from kvmesh.app.router.policy_share import PolicyShare
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec

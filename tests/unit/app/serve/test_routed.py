@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kvmesh._native import Booking
-from kvmesh.actors.members.router import Router
 from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.actors.router import Router
 from kvmesh.app.front.tracing import tracer_for
 from kvmesh.app.members.failure_care import FailureCounts
 from kvmesh.app.members.hang_watch import HangWatch

@@ -1,6 +1,6 @@
 from kvmesh.app.picker.counts import PickCounts
 from kvmesh.app.views.pick_figures import PICKS
-from kvmesh.transport.extproc.messages import FULL_DUPLEX, NO_BODY, Modes
+from kvmesh.transport.grpc.extproc_messages import FULL_DUPLEX, NO_BODY, Modes
 
 
 def test_what_became_of_questions_is_shown_by_its_kind() -> None:

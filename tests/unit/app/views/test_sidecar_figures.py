@@ -1,13 +1,13 @@
 import msgspec
 import pytest
 
-from kvmesh.actors.journal.publisher import Publisher
-from kvmesh.actors.journal.publisher_options import PublisherOptions
 from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.actors.publisher import Publisher
+from kvmesh.actors.publisher_options import PublisherOptions
+from kvmesh.app.process.aio import MailboxStatistics
 from kvmesh.app.views.figure import Sources
 from kvmesh.app.views.sidecar_figures import SIDECAR, SIDECAR_RANKS, RankFacts, SidecarFacts
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.runtime.aio import MailboxStatistics
 from kvmesh.transport.zmq.statistics import SubscriptionStatistics
 
 ENGINE = "http://engine:8000"

@@ -7,8 +7,8 @@ from kvmesh.app.worker.checkpoints import Checkpoints
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.checkpoint import decode_checkpoint
 from kvmesh.errors import CodecError
-from tests.unit.actors.journal.test_publisher import Driver, W
-from tests.unit.actors.journal.test_publisher_goes_on import resumable
+from tests.unit.actors.test_publisher import Driver, W
+from tests.unit.actors.test_publisher_goes_on import resumable
 
 OTHER = WorkerId("other")
 

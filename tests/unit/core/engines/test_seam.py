@@ -30,7 +30,7 @@ MAY_NAME = {
     "kvmesh/core/engines/kv_events/event_source.py": "source",
     # What the mocker, which pretends to be an engine of one kind, is made of.
     "benchmarks/lab/kvmesh_lab/mocker": "a pretend engine",
-    "benchmarks/lab/kvmesh_lab/conformance/gateway/endpoints.py": "a pretend engine",
+    "benchmarks/lab/kvmesh_lab/conformance/gateway_endpoints.py": "a pretend engine",
     # The published cost formula of that name.
     "kvmesh/core/cost/formulas.py": "formula",
     "kvmesh/core/cost/weight_sets.py": "formula",

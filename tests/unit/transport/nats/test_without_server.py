@@ -8,7 +8,7 @@ import nats.errors
 import pytest
 
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh.transport.nats.journal.jetstream import (
+from kvmesh.transport.nats.jetstream.api import (
     NO_ANSWER,
     ApiError,
     ErrorBody,
@@ -20,12 +20,12 @@ from kvmesh.transport.nats.journal.jetstream import (
     refusal,
     shortage,
 )
-from kvmesh.transport.nats.journal.log import MAX_OUTSTANDING, JournalOptions, NatsJournal
+from kvmesh.transport.nats.jetstream.journal import MAX_OUTSTANDING, JournalOptions, NatsJournal
+from kvmesh.transport.nats.jetstream.kv import KeyValueOptions, NatsKeyValue, is_marker
+from kvmesh.transport.nats.jetstream.objects import decode_digest, seconds_of, to_info, to_meta
 from kvmesh.transport.nats.link import troubles
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from kvmesh.transport.nats.link.login import denied_subject, hide_password, is_fatal
-from kvmesh.transport.nats.stores.kv import KeyValueOptions, NatsKeyValue, is_marker
-from kvmesh.transport.nats.stores.objects import decode_digest, seconds_of, to_info, to_meta
 
 JOURNAL = JournalOptions(stream="S", subjects=("ev.*",), max_age_s=5)
 

@@ -10,7 +10,7 @@ from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.touch import TouchOptions
-from kvmesh.core.routing.slo.judge import SloOptions
+from kvmesh.core.routing.choice.slo_judge import SloOptions
 from kvmesh.errors import ConfigError
 from kvmesh_lab.mocker.model.faults import FaultOptions
 from kvmesh_lab.mocker.model.options import EngineOptions

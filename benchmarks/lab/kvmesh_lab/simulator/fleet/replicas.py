@@ -28,7 +28,7 @@ At = Callable[[float, Action], None]
 class Replicas:
     """Routers that hear of each other's bookings `sync_delay_s` late.
 
-    They are told what `actors.members.replica_sync` tells, but without its batches, beats and
+    They are told what `actors.replica_sync` tells, but without its batches, beats and
     bytes: played through that actor three replicas take 1.4 times as long (630 requests/s of
     processor time, not 900), and the median TTFT moves by 0.3 %.
 

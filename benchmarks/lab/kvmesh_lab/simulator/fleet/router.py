@@ -41,7 +41,7 @@ from kvmesh.core.routing.overdue import PREDICTED_MS
 from kvmesh.core.routing.program_fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.sessions import session_key
-from kvmesh.core.routing.unwatched.unwatched import Unwatched, UnwatchedOptions
+from kvmesh.core.routing.unwatched import Unwatched, UnwatchedOptions
 from kvmesh.errors import NoWorkerError, UnattainableError
 from kvmesh_lab.mocker.model.faults import FaultKind
 from kvmesh_lab.simulator.fleet.options import FleetOptions

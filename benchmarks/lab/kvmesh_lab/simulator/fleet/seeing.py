@@ -7,7 +7,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.worker_info import LoadReport
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.registry import REPORTS_TO_BELIEVE
-from kvmesh.core.routing.unwatched.unwatched import Over
+from kvmesh.core.routing.unwatched import Over
 from kvmesh_lab.simulator.fleet.engine import FleetEngine
 from kvmesh_lab.simulator.fleet.options import FleetOptions
 from kvmesh_lab.simulator.fleet.replicas import At, Replicas

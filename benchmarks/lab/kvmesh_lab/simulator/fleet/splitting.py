@@ -6,6 +6,8 @@ import xxhash
 
 from kvmesh.core.cost.terms import Candidate
 from kvmesh.core.members.worker_info import WorkerInfo
+from kvmesh.core.routing.choice.kv_transfers import Transfers, moved_tokens
+from kvmesh.core.routing.choice.split_choice import choose_way
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.disaggregation import (
     SplitOptions,
@@ -13,8 +15,6 @@ from kvmesh.core.routing.disaggregation import (
     role_marks,
 )
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.routing.split.choice import choose_way
-from kvmesh.core.routing.split.transfers import Transfers, moved_tokens
 from kvmesh.errors import NoWorkerError
 from kvmesh_lab.simulator.fleet.options import FleetOptions
 from kvmesh_lab.simulator.fleet.request import Errand

@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.actors.journal.snapshotter import lease_key, manifest_key
+from kvmesh.actors.snapshotter import lease_key, manifest_key
 from kvmesh.actors.wire import Subjects
 from kvmesh.transport.nats.layout import meta_bucket
 from kvmesh.transport.nats.trust.claim import Claim, Claims

@@ -1,1 +1,0 @@
-"""What is tried over bare gRPC: the picker's answers, message by message."""

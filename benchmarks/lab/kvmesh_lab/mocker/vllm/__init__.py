@@ -1,1 +1,0 @@
-"""vLLM's request and answer shapes, to the byte."""

@@ -1,1 +1,0 @@
-"""Actors of the event stream: publishers, the index, snapshots."""

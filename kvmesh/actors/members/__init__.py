@@ -1,1 +1,0 @@
-"""Actors of membership: who is there, what they booked, what they load."""

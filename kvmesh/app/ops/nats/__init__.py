@@ -1,1 +1,0 @@
-"""NATS for operators: accounts, rights, streams, and a server as a child."""

@@ -1,1 +1,0 @@
-"""Engines whose cache has several groups: what is held of each, and where a hit may end."""

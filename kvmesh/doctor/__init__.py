@@ -1,1 +1,0 @@
-"""`kvmesh doctor`: why an engine's cache would not be seen."""

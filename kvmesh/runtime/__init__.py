@@ -1,1 +1,0 @@
-"""Drives actors on asyncio and carries their effects out."""

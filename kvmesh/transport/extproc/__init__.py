@@ -1,1 +1,0 @@
-"""Envoy's external processing protocol: messages of a gateway in, answers to it out."""

@@ -1,0 +1,1 @@
+"""The journal, key-value and object stores on JetStream."""

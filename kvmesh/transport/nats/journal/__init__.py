@@ -1,1 +1,0 @@
-"""The journal on JetStream: appended, followed, kept."""

@@ -1,1 +1,0 @@
-"""Key-value and object stores on JetStream."""

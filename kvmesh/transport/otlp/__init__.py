@@ -1,1 +1,0 @@
-"""OTLP: spans as protobuf, and their way to a collector."""
