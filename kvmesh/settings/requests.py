@@ -5,7 +5,7 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from kvmesh.settings.types import Fixed, NonNegative, Positive, Seconds
+from kvmesh.settings.types import Fixed, NonNegative, Seconds
 
 ProgramTurns = Literal["on", "off", "observe"]
 

@@ -22,7 +22,7 @@ from kvmesh.errors import CodecError, ConfigError, KvMeshError, RequestError
 from kvmesh.transport.http.openai import (
     ENDPOINTS,
     first_prompt,
-    parse_model,
+    form_model,
     parse_request,
     prompt_endpoint,
 )
@@ -44,7 +44,7 @@ def body(data: bytes) -> None:
         return
     path, sent = PATHS[data[0] % len(PATHS)], data[1:]
     endpoint = ENDPOINTS[path]
-    parse_model(sent)
+    form_model(sent, b"multipart/form-data; boundary=b")
     chat = read_chat(sent)
     with contextlib.suppress(RequestError):
         prompt_endpoint(sent)

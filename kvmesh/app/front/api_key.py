@@ -11,8 +11,9 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kvmesh.app.front.key_guard import read_keys
-from kvmesh.core.admission.access import ROLES, Role
+from kvmesh.core.admission.access import ROLES
 from kvmesh.core.admission.api_keys import PREFIX, digest_of, parse_keys
+from kvmesh.core.admission.paths import Role
 from kvmesh.errors import ConfigError
 from kvmesh.settings.types import Flat
 

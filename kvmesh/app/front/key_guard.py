@@ -15,11 +15,11 @@ from kvmesh.app.front.same_origin import is_foreign
 from kvmesh.core.admission.access import (
     LOGIN_PATHS,
     ROLES_HEADER,
-    Role,
     check_role,
     forwarded_roles,
 )
 from kvmesh.core.admission.api_keys import ApiKey, KeyRing, parse_keys
+from kvmesh.core.admission.paths import Role
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.server.incoming import E, Incoming

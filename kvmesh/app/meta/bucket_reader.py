@@ -20,7 +20,7 @@ from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import (
     PASSTHROUGH,
     ApiEndpoint,
-    parse_model,
+    parse_named,
     prompt_endpoint,
     read_request,
 )
@@ -110,7 +110,7 @@ class BucketReader:
         """
         endpoint = endpoint or prompt_endpoint(request.body)
         if endpoint.prompt is None:
-            return Digest(endpoint, InferenceRequest(model=parse_model(request.body)))
+            return Digest(endpoint, InferenceRequest(model=parse_named(request)[0]))
         parsed = read_request(request, endpoint)
         return Digest(endpoint, parsed, self._outline(request, endpoint, parsed) if check else None)
 
@@ -121,7 +121,7 @@ class BucketReader:
         try:
             return self.digest(request, None, check=check)
         except RequestError:
-            return Digest(PASSTHROUGH, InferenceRequest(model=parse_model(request.body)))
+            return Digest(PASSTHROUGH, InferenceRequest(model=parse_named(request)[0]))
 
     def _outline(
         self, request: Request, endpoint: ApiEndpoint, parsed: InferenceRequest
@@ -193,7 +193,7 @@ class BucketReader:
         `model` is the body's, where a thread has read it.
         """
         if model is None:
-            model = parse_model(request.body)
+            model = parse_named(request)[0]
         return BucketRequest(
             bucket=_named(request),
             model=model or request.path.partition("/v1/models/")[2],

@@ -2,14 +2,14 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from typing import Final
 
 import msgspec
 
 from kvmesh.actors.meta_router import MetaRouter
+from kvmesh.app.front.fleet_pages import FleetPages
 from kvmesh.app.front.front import (
     NOT_FOUND,
     FrontDoor,
@@ -173,11 +173,13 @@ class MetaServer:
                 )
                 door.add("GET", "/ready", self._ready)
             ports.admin.add("GET", "/v1/status", self._status)
-            models = ModelsPage(self.meta.table.models, self._ready_urls, self._pool)
+            models = ModelsPage(
+                self.meta.table.models, lambda: self._ready_replicas().values(), self._pool
+            )
             routes.add("GET", "/v1/models", models.serve)
             routes.add("POST", "/v1/route", self._explain)
             routes.add("POST", "/v1/bucket", self._which)
-            self._mount(routes)
+            self._mount(routes, self._pool)
             MetaOperations(self.meta, self._pool, self.settings.http).mount(routes)
             asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
@@ -204,19 +206,20 @@ class MetaServer:
             log.info("draining", open_requests=front.server.statistics().open_requests)
             await front.drain()
 
-    def _mount(self, routes: Routes) -> None:
+    def _mount(self, routes: Routes, pool: UpstreamPool) -> None:
         """Serve what replicas serve, but for what is answered here."""
         for path, endpoint in (*ENDPOINTS.items(), *OTHERS.items()):
             if endpoint.kind != "models":
                 for method in endpoint.methods:
                     routes.add(method, path, self._forward)
         routes.add_prefix("/v1/", self._forward)
+        FleetPages(pool, self._ready_replicas, self._viewers).mount(routes, self._forward)
 
-    def _ready_urls(self) -> Iterator[str]:
-        """Yield the URL of one replica of each bucket: each knows all models of its own."""
+    def _ready_replicas(self) -> dict[str, str]:
+        """Return the URL of one replica of each bucket: each knows all workers of its own."""
         table, now = self.meta.table, time.monotonic()
-        for bucket in table.buckets():
-            yield from islice((one.url for one in table.ready(bucket, now)), 1)
+        first = ((one, next(iter(table.ready(one, now)), None)) for one in table.buckets())
+        return {bucket: replica.url for bucket, replica in first if replica is not None}
 
     def _metrics(self, front: FrontDoor, errors: InternalErrors) -> MetricsPage:
         return MetricsPage(

@@ -15,14 +15,12 @@ from kvmesh.app.serve.engine_paths import (
     ASKED,
     BAD_GATEWAY,
     OPERATED,
-    REFUSED,
     TIMEOUT_S,
     Answers,
     EngineAnswer,
     in_header,
     keys_of,
     read_body,
-    refuse_rpc,
 )
 from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import TransportError
@@ -49,7 +47,6 @@ class MetaOperations:
         """Serve the paths."""
         for path in sorted(OPERATED):
             routes.add("POST", path, self.serve)
-        routes.add("POST", REFUSED, refuse_rpc)
 
     def serve(self, exchange: Exchange) -> None:
         """Ask the replicas, answer when all have answered."""

@@ -29,7 +29,7 @@ from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.transport.http.openai import (
     ApiEndpoint,
     find_endpoint,
-    parse_other,
+    parse_named,
     prompt_endpoint,
     read_request,
 )
@@ -208,7 +208,7 @@ class Reader:
         if endpoint.kind == "chat" and len(asked.body) <= MOST_READ_BYTES:
             found = read_chat(asked.body)
         elif endpoint.prompt is None:
-            model, ids = parse_other(asked.body)
+            model, ids = parse_named(asked)
             found = InferenceRequest(model=model or None, input_ids=ids)
         parsed = found or read_request(asked, endpoint)
         apart, media = self.isolation, self._prompts.media

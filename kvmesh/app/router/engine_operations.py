@@ -13,7 +13,6 @@ from kvmesh.app.serve.engine_paths import (
     BAD_GATEWAY,
     LOADS,
     OPERATED,
-    REFUSED,
     RESETS,
     SLEEPS,
     TIMEOUT_S,
@@ -27,7 +26,6 @@ from kvmesh.app.serve.engine_paths import (
     is_whole_wake,
     keys_of,
     read_body,
-    refuse_rpc,
 )
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
@@ -64,7 +62,6 @@ class EngineOperations:
         """Serve the paths."""
         for path in sorted(OPERATED):
             routes.add("POST", path, self.serve)
-        routes.add("POST", REFUSED, refuse_rpc)
 
     def serve(self, exchange: Exchange) -> None:
         """Ask the engines, answer when all have answered."""

@@ -9,9 +9,8 @@ import msgspec
 
 from kvmesh.app.front.admin_guard import TOKEN_HEADER
 from kvmesh.bounds import UNREADABLE, MaybeName
+from kvmesh.core.admission.paths import ROWS
 from kvmesh.core.members.outcomes import SUCCESS
-from kvmesh.errors import RequestError
-from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.headers import Headers
 
@@ -31,16 +30,9 @@ WEIGHTS: Final = frozenset(
 )
 LOADS: Final = frozenset({"/v1/load_lora_adapter", "/load_lora_adapter"})
 UNLOADS: Final = frozenset({"/v1/unload_lora_adapter", "/unload_lora_adapter"})
-OPERATED: Final = (
-    RESETS | SLEEPS | WAKES | WEIGHTS | LOADS | UNLOADS
-    | {
-        "/abort_request", "/abort_requests", "/reset_encoder_cache", "/reset_mm_cache",
-        "/scale_elastic_ep", "/start_profile", "/stop_profile", "/update_weight_version",
-    }
-)  # fmt: skip
+OPERATED: Final = frozenset(row.path for row in ROWS if row.owner == "operate")
 """Served by POST."""
 
-REFUSED: Final = "/collective_rpc"
 ASKED: Final = b"x-kvmesh-asked"
 """Of a meta-router that asks several replicas: the workers whose engines were asked before, and
 what they answered, `w0=200,w1=500`.
@@ -51,7 +43,6 @@ TIMEOUT_S: Final = 300.0
 """For one engine's answer."""
 
 _OK: Final = 200
-_FORBIDDEN: Final = 403
 _SOME: Final = 207
 BAD_GATEWAY: Final = 502
 
@@ -128,12 +119,3 @@ def is_whole_wake(query: str) -> bool:
     """
     tags = parse_qs(query).get("tags", ["kv_cache"])
     return "kv_cache" in tags
-
-
-def refuse_rpc(exchange: Exchange) -> None:
-    """Refuse to pass on calls of any method: what they do to an engine nobody here could follow."""
-    raise RequestError(
-        f"{exchange.request.path} calls any method of an engine and is not passed on: send it to "
-        "the engine itself",
-        status=_FORBIDDEN,
-    )

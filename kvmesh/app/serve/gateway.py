@@ -6,6 +6,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from kvmesh._native import Placed
+from kvmesh.app.front.fleet_pages import FleetPages
 from kvmesh.app.front.front import PathRoutes, answer_json
 from kvmesh.app.front.models_page import ModelsPage
 from kvmesh.app.front.viewers import Viewers
@@ -18,7 +19,7 @@ from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import Fetching
 from kvmesh.app.serve.placed_turns import begin_turn, bound_turn, may_pass
 from kvmesh.app.serve.prefill import Sent, Splits
-from kvmesh.app.serve.response_holders import named_response, response_of
+from kvmesh.app.serve.response_holders import home_of, lookup_of_response, named_response
 from kvmesh.app.serve.resumed import checked_name
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
@@ -90,6 +91,7 @@ class Gateway(Generic[E]):
         self._viewers = viewers or Viewers("")
         self._context = context
         self._models = ModelsPage(context.router.models, self._urls, splits.pool)
+        self._fleet = FleetPages(splits.pool, self._engines, self._viewers)
         self._reader = reader
         self._pool = splits.pool
         self._forward = forward
@@ -113,6 +115,7 @@ class Gateway(Generic[E]):
             for method in endpoint.methods:
                 routes.add(method, path, self.serve)
         routes.add_prefix("/v1/", self.serve)
+        self._fleet.mount(routes, self.serve)
 
     def mount_unread(self, routes: PathRoutes[E]) -> None:
         """Serve the same paths for requests of which only the head is known."""
@@ -206,6 +209,9 @@ class Gateway(Generic[E]):
     def _urls(self) -> set[str]:
         return {one.url for one in self._context.router.workers()}
 
+    def _engines(self) -> dict[str, str]:
+        return {one.worker: one.url for one in self._context.router.workers()}
+
     def _check_salted(self, path: str, endpoint: ApiEndpoint) -> None:
         """Raise `RequestError` 403 for a path at which tenants could not be kept apart."""
         why = "this router cannot salt what it does not read" if endpoint.prompt is None else ""
@@ -244,7 +250,7 @@ class Gateway(Generic[E]):
         self._send(exchange, request, tried=True)
 
     def _go_on(self, exchange: E, request: RouteRequest) -> None:
-        stored = named_response(request.stored) or response_of(exchange.request.path)
+        stored = lookup_of_response(named_response(request.stored)) or home_of(exchange.request)
         if not stored or request.pinned_worker is not None:
             self._send(exchange, request)
             return

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 import msgspec
 
+from kvmesh.core.admission.paths import ROWS, Role
 from kvmesh.errors import RequestError
-
-Role = Literal["infer", "view", "operate"]
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 DEFAULT_ROLES: Final[tuple[Role, ...]] = ("infer", "view")
@@ -26,51 +25,9 @@ LOGIN_PATHS: Final = frozenset({LOGIN, LOGOUT, SESSION})
 OPEN_PATHS: Final = frozenset({"/health", "/ready"}) | LOGIN_PATHS
 """Paths that need no key: balancers ask them, or who has yet to show one."""
 
-ENGINE_POSTS: Final = (
-    "/tokenize",
-    "/detokenize",
-    "/rerank",
-    "/v2/rerank",
-    "/score",
-    "/pooling",
-    "/classify",
-    "/v2/embed",
-    "/encode",
-    "/generate",
-    "/inference/v1/generate",
-    "/invocations",
-)
-"""What engines serve to clients outside /v1/, by POST."""
-
 PATHS: Final[Mapping[str, Role]] = {
-    **dict.fromkeys(
-        (
-            "/v1/chat/completions",
-            "/v1/completions",
-            "/v1/responses",
-            "/v1/messages",
-            "/v1/messages/count_tokens",
-            "/v1/embeddings",
-            "/v1/models",
-            "/v1/audio/speech",
-            "/v1/audio/transcriptions",
-            "/v1/audio/translations",
-            "/v1/images/edits",
-            "/v1/images/generations",
-            "/v1/moderations",
-            "/v1/pooling",
-            "/v1/realtime",
-            "/v1/classify",
-            "/v1/rerank",
-            "/v1/score",
-            "/v1/tokenize",
-            "/v1/detokenize",
-            *ENGINE_POSTS,
-            "/version",
-            "/ping",
-        ),
-        "infer",
-    ),
+    **{row.path: row.role for row in ROWS if row.role != "operate"},
+    "/v1/models": "infer",
     **dict.fromkeys(
         (
             "/",

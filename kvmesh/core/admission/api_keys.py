@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 
 from kvmesh.bounds import MAX_NAME, Figure, is_name, shown
-from kvmesh.core.admission.access import DEFAULT_ROLES, OPEN_PATHS, ROLES, Role
+from kvmesh.core.admission.access import DEFAULT_ROLES, OPEN_PATHS, ROLES
+from kvmesh.core.admission.paths import Role
 from kvmesh.errors import ConfigError, RequestError
 
 PREFIX: Final = "kvm-"

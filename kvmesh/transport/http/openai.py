@@ -1,12 +1,14 @@
 """The OpenAI-compatible surface: which paths there are, and what is wrong with a body."""
 
+import re
 from collections.abc import Mapping
 from typing import Final, Literal
+from urllib.parse import parse_qs
 
 import msgspec
 
-from kvmesh.bounds import MaybeName, shown
-from kvmesh.core.admission.access import ENGINE_POSTS
+from kvmesh.bounds import MaybeName, is_name, shown
+from kvmesh.core.admission.paths import ROWS, find_row
 from kvmesh.core.chat.inference import InferenceRequest, decode_request
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.request import Request
@@ -40,18 +42,21 @@ ENDPOINTS: Final[Mapping[str, ApiEndpoint]] = {
     "/v1/models": ApiEndpoint("models", _READ),
 }
 PASSTHROUGH: Final = ApiEndpoint("passthrough", frozenset())
-_ASKED: Final = ApiEndpoint("passthrough", _POST)
 _RESPONSES: Final = "/v1/responses"
 _BACKGROUND: Final = b'"background"'
 OTHERS: Final[Mapping[str, ApiEndpoint]] = {
-    **dict.fromkeys(ENGINE_POSTS, _ASKED),
-    "/version": ApiEndpoint("passthrough", _READ),
-    "/ping": ApiEndpoint("passthrough", _READ | _POST),
+    row.path: ApiEndpoint("passthrough", row.methods)
+    for row in ROWS
+    if row.owner == "load" and not row.path.startswith("/v1/")
 }
-"""What engines serve to clients outside /v1/. Paths by which an engine is changed are not among
-them: `/sleep`, `/flush_cache`, `/update_weights`.
-"""
+"""What some engine serves to clients outside /v1/, by load."""
 _MODEL: Final = ApiEndpoint("models", _READ)
+_WINDOW_BYTES: Final = 64 * 1024
+_BOUNDARY: Final = re.compile(rb'boundary=(?:"([^"]{1,200})"|([^;\s"]{1,200}))', re.IGNORECASE)
+_MODEL_FIELD: Final = re.compile(
+    rb'^\s*content-disposition: *form-data; *name="?model"? *(?:;|\r|$)',
+    re.IGNORECASE | re.MULTILINE,
+)
 _DISGUISES: Final = ("//", "/./", "/../", "%2e", "%2f", "%5c", "%00", "\\")
 
 
@@ -60,10 +65,13 @@ def find_endpoint(method: str, path: str, *, passthrough: bool) -> ApiEndpoint:
     prompt if `passthrough`.
 
     Raises `RequestError` 404 for what is not there, 405 for another method than the endpoint's,
-    400 for a path that two servers could read differently.
+    400 for a path that two servers could read differently, and what the table of paths refuses.
     """
     endpoint = ENDPOINTS.get(path)
     if endpoint is None and passthrough:
+        row = find_row(method, path)
+        if row is not None and row.status:
+            raise RequestError(f"{method} {path:.80} is not served: {row.why}", status=row.status)
         endpoint = OTHERS.get(path)
     if endpoint is None:
         if path.startswith("/v1/models/"):
@@ -117,9 +125,41 @@ def parse_other(body: bytes) -> tuple[str, msgspec.Raw]:
     return found.model or "", ids
 
 
-def parse_model(body: bytes) -> str:
-    """Return the model that any JSON body names; "" for none, and for what is no JSON object."""
-    return parse_other(body)[0]
+def parse_named(request: Request) -> tuple[str, msgspec.Raw]:
+    """Return the model that a JSON body, a form or the query names, and a JSON body's token ids."""
+    kind = request.head.get(b"content-type") or b""
+    if kind.lower().startswith(b"multipart/form-data"):
+        return form_model(request.body, kind) or query_model(request.query), _NO_IDS
+    model, ids = parse_other(request.body)
+    return model or query_model(request.query), ids
+
+
+def query_model(query: str) -> str:
+    """Return the model that a query names; "" for none, and for what is no name."""
+    if "model=" not in query:
+        return ""
+    found = parse_qs(query[:_WINDOW_BYTES]).get("model", [""])[0]
+    return found if is_name(found) else ""
+
+
+def form_model(body: bytes, content_type: bytes) -> str:
+    """Return the field `model` of a multipart form; "" for none, and for what is no name.
+
+    Only the first and the last 64 KiB are looked at, so that no file is copied or searched.
+    """
+    found = _BOUNDARY.search(content_type)
+    if found is None:
+        return ""
+    mark = b"\r\n--" + (found[1] or found[2])
+    windows = [b"\r\n" + body[:_WINDOW_BYTES]]
+    if len(body) > _WINDOW_BYTES:
+        windows.append(body[max(_WINDOW_BYTES, len(body) - _WINDOW_BYTES) :])
+    for part in (part for window in windows for part in window.split(mark)[1:-1]):
+        head, _, value = part.partition(b"\r\n\r\n")
+        if _MODEL_FIELD.search(head):
+            name = value.decode("utf-8", "replace").strip()
+            return name if is_name(name) else ""
+    return ""
 
 
 _ids: Final = msgspec.json.Decoder(list[int | list[int]])

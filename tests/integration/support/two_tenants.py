@@ -11,7 +11,7 @@ import httpx
 from kvmesh.app.front.api_key import ApiKeyOptions, add_key
 from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.router.command import RouterServer
-from kvmesh.core.admission.access import Role
+from kvmesh.core.admission.paths import Role
 from kvmesh.settings.http import HttpSettings, UpstreamSettings
 from kvmesh.settings.requests import SessionSettings, TenantSettings
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings

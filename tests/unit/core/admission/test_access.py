@@ -5,12 +5,12 @@ from kvmesh.core.admission.access import (
     OPEN_PATHS,
     PATHS,
     ROLES,
-    Role,
     check_role,
     forwarded_roles,
     role_for,
     tenant_of,
 )
+from kvmesh.core.admission.paths import Role
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import ENDPOINTS
 
