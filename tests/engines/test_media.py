@@ -82,7 +82,7 @@ def sent(router: RouterAlone, *parts: object, turns: int = 0) -> Comparison:
         messages.append({"role": "user", "content": more})
     body = {"model": "tiny", "max_tokens": 4, "temperature": 0.0, "messages": messages}
     router.settle()
-    made = ask(router, 0, ("media", "/v1/chat/completions", body), VLLM_BLOCK_SIZE)
+    made = ask(router, router.front_url, ("media", "/v1/chat/completions", body), VLLM_BLOCK_SIZE)
     router.settle()
     return made
 

@@ -173,9 +173,8 @@ class MetaServer:
                 )
                 door.add("GET", "/ready", self._ready)
             ports.admin.add("GET", "/v1/status", self._status)
-            models = ModelsPage(
-                self.meta.table.models, lambda: self._ready_replicas().values(), self._pool
-            )
+            ready = self._ready_replicas
+            models = ModelsPage(self.meta.table.models, lambda: ready().values(), self._pool)
             routes.add("GET", "/v1/models", models.serve)
             routes.add("POST", "/v1/route", self._explain)
             routes.add("POST", "/v1/bucket", self._which)
@@ -218,8 +217,8 @@ class MetaServer:
     def _ready_replicas(self) -> dict[str, str]:
         """Return the URL of one replica of each bucket: each knows all workers of its own."""
         table, now = self.meta.table, time.monotonic()
-        first = ((one, next(iter(table.ready(one, now)), None)) for one in table.buckets())
-        return {bucket: replica.url for bucket, replica in first if replica is not None}
+        found = ((bucket, table.ready(bucket, now)) for bucket in table.buckets())
+        return {bucket: one.url for bucket, ready in found for one in ready[:1]}
 
     def _metrics(self, front: FrontDoor, errors: InternalErrors) -> MetricsPage:
         return MetricsPage(
@@ -248,7 +247,7 @@ class MetaServer:
         }
 
     async def _follow(self, url: str) -> None:
-        """Hear of replicas, which may have to wait for NATS, until that fails."""
+        """Hear of replicas until that fails."""
         await self._feed.start()
         get_logger().info("meta-router serves", url=url)
         await self._feed.failed()
@@ -381,10 +380,8 @@ class MetaServer:
         if viewer is not None:
             answer_json(exchange, TenantStatus("meta-router", self.meta.ready(now), viewer.tenant))
             return
-        buckets = {
-            bucket: [replica.name for replica in self.meta.table.ready(bucket, now)]
-            for bucket in self.meta.table.buckets()
-        }
+        table = self.meta.table
+        buckets = {one: [r.name for r in table.ready(one, now)] for one in table.buckets()}
         answer_json(
             exchange,
             {

@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from kvmesh.app.front.fleet_pages import FleetPages
 from kvmesh.app.front.front import FrontDoor, Routes
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.reading import Reader
@@ -106,6 +107,8 @@ class HttpDoor:
         )
         gateway.sockets = partial(WebSocketForward, pool=splits.pool)
         gateway.mount(routes)
+        fleet = FleetPages(splits.pool, partial(_engines, serving.context), serving.viewers)
+        fleet.mount(routes, gateway.serve)
         EngineOperations(serving.context, splits.pool, settings).mount(routes)
         resumed = ResumedStreams(
             serving.context, serving.reader, splits.pool, serving.options, serving.viewers
@@ -140,3 +143,8 @@ class HttpDoor:
     def _opened(self) -> FrontDoor:
         assert self._front is not None
         return self._front
+
+
+def _engines(context: RoutingContext) -> dict[str, str]:
+    """Return the URLs of the engines by worker."""
+    return {one.worker: one.url for one in context.router.workers()}

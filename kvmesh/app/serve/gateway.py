@@ -6,7 +6,6 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from kvmesh._native import Placed
-from kvmesh.app.front.fleet_pages import FleetPages
 from kvmesh.app.front.front import PathRoutes, answer_json
 from kvmesh.app.front.models_page import ModelsPage
 from kvmesh.app.front.viewers import Viewers
@@ -91,7 +90,6 @@ class Gateway(Generic[E]):
         self._viewers = viewers or Viewers("")
         self._context = context
         self._models = ModelsPage(context.router.models, self._urls, splits.pool)
-        self._fleet = FleetPages(splits.pool, self._engines, self._viewers)
         self._reader = reader
         self._pool = splits.pool
         self._forward = forward
@@ -115,7 +113,6 @@ class Gateway(Generic[E]):
             for method in endpoint.methods:
                 routes.add(method, path, self.serve)
         routes.add_prefix("/v1/", self.serve)
-        self._fleet.mount(routes, self.serve)
 
     def mount_unread(self, routes: PathRoutes[E]) -> None:
         """Serve the same paths for requests of which only the head is known."""
@@ -146,8 +143,8 @@ class Gateway(Generic[E]):
         if endpoint is PASSTHROUGH and self.sockets is not None and is_websocket(request):
             if (problem := why_no_websocket(request)) is not None:
                 exchange.fail(problem)
-                return
-            self._reader.read(exchange, endpoint, self._open_socket)
+            else:
+                self._reader.read(exchange, endpoint, self._open_socket)
             return
         self._reader.read(exchange, endpoint, self._go_on)
 
@@ -208,9 +205,6 @@ class Gateway(Generic[E]):
 
     def _urls(self) -> set[str]:
         return {one.url for one in self._context.router.workers()}
-
-    def _engines(self) -> dict[str, str]:
-        return {one.worker: one.url for one in self._context.router.workers()}
 
     def _check_salted(self, path: str, endpoint: ApiEndpoint) -> None:
         """Raise `RequestError` 403 for a path at which tenants could not be kept apart."""
@@ -361,8 +355,7 @@ class Gateway(Generic[E]):
 
     def _split_plan(self, exchange: E, request: RouteRequest, decode: RoutedRequest) -> ForwardPlan:
         """Return the plan of a request that may be prefilled on one worker, decoded on another."""
-        asked = exchange.request
-        headers = [(b"x-request-id", exchange.request_id)]
+        asked, headers = exchange.request, [(b"x-request-id", exchange.request_id)]
         headers += [one for one in asked.headers if one[0] == b"authorization"]
         sent = Sent(asked.path, asked.body, tuple(headers), _why_whole(asked))
         divide = self._splits.divide or DisaggregatedRequest
@@ -394,9 +387,7 @@ class Gateway(Generic[E]):
 
 
 def _why_whole(asked: Request) -> str:
-    """Return why prefill and decode must be on one worker, "" if they may be on two: one prompt,
-    one answer, and a body that is rewritten on the event loop within some 10 ms.
-    """
+    """Return why prefill and decode must be on one worker, "" if they may be on two."""
     return why_whole(asked.body) if _is_short(asked) else "long body"
 
 

@@ -58,10 +58,8 @@ def test_what_engines_serve_outside_v1_passes_by_policy_and_asks_for_the_role_in
 
 @pytest.mark.parametrize("path", ["/sleep", "/flush_cache", "/reset_prefix_cache", "/rerank/x"])
 def test_paths_that_change_an_engine_do_not_pass(path: str) -> None:
-    with pytest.raises(RequestError) as caught:
+    with pytest.raises(RequestError, match=f"nothing at {path}"):
         find_endpoint("POST", path, passthrough=True)
-
-    assert caught.value.status == (404 if path == "/rerank/x" else 501)
 
 
 def test_a_wrong_method_is_told_the_right_one() -> None:
