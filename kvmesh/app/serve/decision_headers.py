@@ -24,10 +24,13 @@ def decision_headers(context: RoutingContext, one: Dispatched) -> list[Header]:
     placed = one.placed
     assert placed is not None, "only what was decided is answered"
     record = placed.record
+    trust = context.workers.info(record.worker).trust
+    if record.worker in context.routing.predictions.estimated:
+        trust = context.trust(record.worker)
     own: list[Header] = [
         (b"x-kvmesh-worker", record.worker.encode()),
         (b"x-kvmesh-overlap-blocks", b"%d" % record.overlap_blocks),
-        _TRUST_HEADERS[context.trust(record.worker)],
+        _TRUST_HEADERS[trust],
         *context.fixed_headers,
     ]
     if context.workers.panic:

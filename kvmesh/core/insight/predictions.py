@@ -171,6 +171,7 @@ class CacheAccesses:
 class Predictions:
     """Compares answers with predictions, one window a worker; says which index to doubt.
 
+    `estimated` are the workers whose overlaps must not be called exact, see `word`.
     Before `check_at_s` no decision has to be looked at for what events had `reported`.
     """
 
@@ -180,7 +181,7 @@ class Predictions:
         self._tolerance = self._options.tolerance_blocks * block_size
         self._mask = (1 << self._options.window) - 1
         self._mask_right = (1 << self._options.window_right) - 1
-        self._estimated: set[WorkerId] = set()
+        self.estimated: set[WorkerId] = set()
         self._workers: dict[WorkerId, _Worker] = {}
         self.check_at_s = _UNPAUSED
 
@@ -230,7 +231,7 @@ class Predictions:
     def forget(self, worker: WorkerId) -> None:
         """Drop all that is known of a worker."""
         self._workers.pop(worker, None)
-        self._estimated.discard(worker)
+        self.estimated.discard(worker)
 
     def word(self, worker: WorkerId, trust: Trust) -> Trust:
         """Return what is to be said of the overlaps of a worker whose events are known so far.
@@ -238,7 +239,7 @@ class Predictions:
         All events may be known, and yet a cache under pressure is another one when a request's turn
         comes: "exact" would be wrong of it. O(1).
         """
-        return Trust.ESTIMATED if trust is Trust.EXACT and worker in self._estimated else trust
+        return Trust.ESTIMATED if trust is Trust.EXACT and worker in self.estimated else trust
 
     def workers(self) -> tuple[WorkerId, ...]:
         """Return the workers whose answers were compared, sorted."""
@@ -268,9 +269,9 @@ class Predictions:
         known.right_answers = min(known.right_answers + 1, self._options.window_right)
         share = self._right_share(known)
         if share is not None and share < self._options.exact_share:
-            self._estimated.add(worker)
+            self.estimated.add(worker)
         else:
-            self._estimated.discard(worker)
+            self.estimated.discard(worker)
 
     def _right_share(self, known: _Worker) -> float | None:
         if known.right_answers < self._options.least_right:

@@ -8,6 +8,7 @@ import pytest
 from kvmesh.app.front.api_key import ApiKeyOptions, add_key
 from kvmesh.app.front.front import PathRoutes
 from kvmesh.core.admission.access import BELOW, OPEN_PATHS, PATHS, role_for
+from kvmesh.core.admission.paths import ROWS
 from kvmesh.transport.http.server.exchange import Exchange
 from tests.integration.support.two_tenants import HOLDERS, Kind, Tenants, chat, tenants
 
@@ -55,7 +56,8 @@ async def test_every_path_is_for_the_roles_of_the_table_and_no_other(
 ) -> None:
     async with tenants(kind, tmp_path, apart=False) as door:
         paths = {path for _, path in mounted}
-        assert paths - PREFIXES <= {*PATHS, *BELOW, *OPEN_PATHS, *figures(paths)}
+        rows = {row.path.partition("{}")[0] for row in ROWS}
+        assert paths - PREFIXES <= {*PATHS, *BELOW, *OPEN_PATHS, *figures(paths), *rows}
         for method, path in sorted(mounted | {("GET", one) for one in OTHERS}):
             if path in PREFIXES or path == "/v1/events":  # a stream: see test_tenants
                 continue
