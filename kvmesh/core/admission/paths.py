@@ -1,6 +1,6 @@
 """Every path that engines serve, who answers it here, and which role of a key it asks for.
 
-Engines: v vLLM 0.33, s SGLang 0.5.23, l llama.cpp's server, o none of them: the API of OpenAI. The
+Engines: v vLLM 0.32, s SGLang 0.5.23, l llama.cpp's server, o none of them: the API of OpenAI. The
 names are those of their sources. A path without a row is passed to some engine by load where it
 begins with /v1/, for keys that may `operate`, and is a 404 elsewhere.
 """

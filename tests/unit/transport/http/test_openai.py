@@ -12,8 +12,10 @@ from kvmesh.transport.http.openai import (
     ApiEndpoint,
     find_endpoint,
     first_prompt,
+    form_model,
     may_repeat,
     parse_request,
+    query_model,
     read_request,
 )
 from kvmesh.transport.http.server.request import Request
@@ -219,3 +221,49 @@ def test_what_only_infers_may_be_sent_again(
     request.replace_body(body)
 
     assert may_repeat(request) is may
+
+
+FORM = b"multipart/form-data; boundary=x"
+MODEL = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\n%s\r\n'
+FILE = b'--x\r\nContent-Disposition: form-data; name="file"; filename="model"\r\n\r\n%s\r\n'
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "model"),
+    [
+        (MODEL % b"tiny" + b"--x--\r\n", FORM, "tiny"),
+        (MODEL % b"tiny" + b"--x--\r\n", b'multipart/form-data; boundary="x"', "tiny"),
+        (FILE % b"sound" + MODEL % b"tiny" + b"--x--", FORM, "tiny"),
+        (FILE % (b"s" * 300_000) + MODEL % b"tiny" + b"--x--", FORM, "tiny"),
+        (MODEL % b"tiny" + FILE % (b"s" * 300_000) + b"--x--", FORM, "tiny"),
+        (
+            FILE % (b"s" * 65_000) + MODEL % b"tiny" + FILE % (b"s" * 65_000) + b"--x--",
+            FORM,
+            "tiny",
+        ),
+        (FILE % (MODEL % b"tiny").removeprefix(b"--x") + b"--x--", FORM, ""),
+        (MODEL % (b"n" * 10_000) + b"--x--", FORM, ""),
+        (MODEL % b"tiny" + b"--x--", b"multipart/form-data", ""),
+        (MODEL % b"tiny", b"application/json", ""),
+        (b"", FORM, ""),
+        (b"--x" * 50_000, FORM, ""),
+    ],
+)
+def test_a_form_names_its_model_wherever_it_stands(
+    body: bytes, content_type: bytes, model: str
+) -> None:
+    assert form_model(body, content_type) == model
+
+
+@pytest.mark.parametrize(
+    ("query", "model"),
+    [
+        ("", ""),
+        ("a=b&model=tiny", "tiny"),
+        ("model=", ""),
+        ("xmodel=tiny", ""),
+        (f"model={'n' * 9999}", ""),
+    ],
+)
+def test_a_query_names_its_model(query: str, model: str) -> None:
+    assert query_model(query) == model
