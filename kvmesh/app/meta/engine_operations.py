@@ -23,7 +23,7 @@ from kvmesh.app.serve.engine_paths import (
     read_body,
 )
 from kvmesh.bounds import UNREADABLE
-from kvmesh.errors import TransportError
+from kvmesh.errors import RequestError, TransportError
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.requests import AdmissionSettings
 from kvmesh.transport.http.fetch import fetch
@@ -47,6 +47,9 @@ class MetaOperations:
         """Serve the paths."""
         for path in sorted(OPERATED):
             routes.add("POST", path, self.serve)
+        for method in ("GET", "POST", "DELETE"):
+            routes.add(method, "/workers", _refuse_workers)
+        routes.add_prefix("/workers/", _refuse_workers)
 
     def serve(self, exchange: Exchange) -> None:
         """Ask the replicas, answer when all have answered."""
@@ -88,3 +91,10 @@ class MetaOperations:
             if status == NOT_FOUND:
                 return {}  # none of its workers is meant
             return {f"replica {name}": EngineAnswer(status, read_body(body))}
+
+
+def _refuse_workers(exchange: Exchange) -> None:
+    raise RequestError(
+        f"{exchange.request.path:.80}: workers are registered at a router, not at a meta-router",
+        status=501,
+    )

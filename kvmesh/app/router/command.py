@@ -39,6 +39,7 @@ from kvmesh.app.router.mesh_choice import (
     find_mesh,
     find_pool,
     is_alone,
+    registered_workers,
 )
 from kvmesh.app.router.program_part import ProgramPart
 from kvmesh.app.router.replicas import replica_name, run_replicas
@@ -108,10 +109,9 @@ class RouterServer:
             routed=self.routed,
         )
         self.scheduler.listen(self.hints)
-        static = parse_workers(settings.worker, empty=True)
-        own_urls = [one.url for one in static]
-        self._guard = url_guard(settings.upstream, own_urls, settings.nats.nats_url)
-        self.scheduler.workers.guard = self._guard
+        own_urls = [one.url for one in parse_workers(settings.worker, empty=True)]
+        self._guard = guard = url_guard(settings.upstream, own_urls, settings.nats.nats_url)
+        self.scheduler.workers.guard, self._registered = guard, registered_workers(settings, guard)
         self._keeps_secret = cost.hash_secret_file is None and is_alone(settings)
         self._secret = (
             own_secret()
@@ -154,6 +154,7 @@ class RouterServer:
             secret=self._secret,
             role=self._door.role,
             pool=self._pool,
+            registered=self._registered,
         )
         return find_mesh(settings, parts, pool)
 
@@ -262,6 +263,7 @@ class RouterServer:
                 splits,
                 self._viewers,
                 why_not=self._why_not,
+                registered=self._registered,
                 priority_of=self._pool.priority_of if self._pool is not None else None,
             )
             door.mount(serving, routes)

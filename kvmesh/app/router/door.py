@@ -6,11 +6,13 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from kvmesh.app.front.admin_guard import AdminGuard
 from kvmesh.app.front.fleet_pages import FleetPages
 from kvmesh.app.front.front import FrontDoor, Routes
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.prompts.reading import Reader
 from kvmesh.app.router.engine_operations import EngineOperations
+from kvmesh.app.router.registered_workers import RegisteredWorkers, WorkersPages
 from kvmesh.app.serve.gateway import Gateway
 from kvmesh.app.serve.prefill import Splits
 from kvmesh.app.serve.resumed import ResumedStreams
@@ -28,7 +30,8 @@ DoorRole = Literal["router", "picker"]
 
 class Serving(msgspec.Struct, frozen=True):
     """What a replica decides and forwards with, whatever brings its requests. `why_not` tells why
-    none should come. `priority_of` knows the InferenceObjectives of a gateway's pool, by name.
+    none should come. `registered` are the workers that come by HTTP. `priority_of` knows the
+    InferenceObjectives of a gateway's pool, by name.
     """
 
     context: RoutingContext
@@ -37,6 +40,7 @@ class Serving(msgspec.Struct, frozen=True):
     splits: Splits
     viewers: Viewers
     why_not: Callable[[], str]
+    registered: RegisteredWorkers | None = None
     priority_of: Callable[[str], int | None] | None = None
 
 
@@ -109,7 +113,9 @@ class HttpDoor:
         gateway.mount(routes)
         fleet = FleetPages(splits.pool, partial(_engines, serving.context), serving.viewers)
         fleet.mount(routes, gateway.serve)
-        EngineOperations(serving.context, splits.pool, settings).mount(routes)
+        guard = None if settings.http.api_keys else AdminGuard(settings.admission)
+        EngineOperations(serving.context, splits.pool, guard).mount(routes)
+        WorkersPages(serving.context, serving.registered, guard).mount(routes)
         resumed = ResumedStreams(
             serving.context, serving.reader, splits.pool, serving.options, serving.viewers
         )

@@ -31,7 +31,6 @@ from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.outcomes import SUCCESS
 from kvmesh.errors import TransportError
-from kvmesh.settings.roles import RouterSettings
 from kvmesh.transport.http.fetch import fetch
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import Request
@@ -51,11 +50,11 @@ class EngineOperations:
     """
 
     def __init__(
-        self, context: RoutingContext, pool: UpstreamPool, settings: RouterSettings
+        self, context: RoutingContext, pool: UpstreamPool, guard: AdminGuard | None
     ) -> None:
         self._context = context
         self._pool = pool
-        self._guard = None if settings.http.api_keys else AdminGuard(settings.admission)
+        self._guard = guard
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     def mount(self, routes: Routes) -> None:

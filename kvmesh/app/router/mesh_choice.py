@@ -9,6 +9,7 @@ from kvmesh.actors.router import Router
 from kvmesh.app.members.worker_option import parse_workers
 from kvmesh.app.mesh.router_mesh import MeshPart
 from kvmesh.app.picker.pool_view import PoolView
+from kvmesh.app.router.registered_workers import RegisteredWorkers
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.errors import ConfigError
@@ -25,7 +26,7 @@ POOL: Final = "inference-pool"
 
 class RouterParts(msgspec.Struct, frozen=True):
     """What of a replica its part in the mesh works on. `secret` keys the hashes of blocks, `pool`
-    is that of --inference-pool.
+    is that of --inference-pool, `registered` are workers that come by HTTP, None: none may.
     """
 
     router_id: str
@@ -35,6 +36,7 @@ class RouterParts(msgspec.Struct, frozen=True):
     secret: bytes
     role: Literal["router", "picker"] = "router"
     pool: PoolView | None = None
+    registered: RegisteredWorkers | None = None
 
 
 def find_pool(settings: RouterSettings) -> PoolView | None:
@@ -58,6 +60,14 @@ def is_alone(settings: RouterSettings) -> bool:
     """
     own = bool(settings.worker or settings.discover or settings.pool.inference_pool)
     return own and not settings.nats.nats_url
+
+
+def registered_workers(settings: RouterSettings, guard: UrlGuard) -> RegisteredWorkers | None:
+    """Return the workers that come by HTTP; None where workers come from the mesh, and where each
+    request meets another of several processes.
+    """
+    own = settings.worker or settings.discover or is_alone(settings)
+    return RegisteredWorkers(settings.worker, guard) if own and settings.processes == 1 else None
 
 
 def find_mesh(
@@ -106,12 +116,16 @@ def _own_workers(
         parts.index if settings.kv_events else None,
         pool,
     )
-    if listed:
+    if listed or parts.registered is not None:
         named = [text for text in settings.discover if text != POOL]
         sources: list[Source] = [parse_source(text) for text in named]
         if parts.pool is not None:
             sources.append(PoolSource(parts.pool))
+        if parts.registered is not None:
+            sources.append(parts.registered)
         discovery = Discovery(sources, settings.worker, parts.guard)
+        if parts.registered is not None:
+            parts.registered.changed = discovery.check_now
         if parts.pool is not None:
             parts.pool.listeners.append(discovery.check_now)
         static.discover_by(discovery)

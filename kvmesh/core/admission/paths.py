@@ -155,20 +155,8 @@ ROWS: Final[tuple[PathRow, ...]] = (
         "v:/collective_rpc",
         (FORBIDDEN, "it calls any method of an engine: send it to the engine itself"),
     ),
-    *_rows(
-        "workers",
-        "operate",
-        "GET POST",
-        "o:/workers",
-        (NOT_BUILT, "name workers by --worker, or start a sidecar beside each engine"),
-    ),
-    *_rows(
-        "workers",
-        "operate",
-        "DELETE",
-        "o:/workers/{}",
-        (NOT_BUILT, "name workers by --worker, or start a sidecar beside each engine"),
-    ),
+    *_rows("workers", "operate", "GET POST DELETE", "o:/workers"),
+    *_rows("workers", "operate", "DELETE", "o:/workers/{}"),
     *_rows(
         "refused",
         "operate",

@@ -96,6 +96,10 @@ async def hold(
     if row.owner == "websocket" and method == "GET":
         assert (answer.status_code, names) == (426, []), told
         return
+    if row.owner == "workers":
+        router = {"GET": 200, "HEAD": 200, "POST": 400, "DELETE": 404}
+        assert answer.status_code == (501 if len(keep) > 1 else router[method]), told
+        return
     assert answer.status_code == 200, told
     if row.owner == "operate":
         assert set(names) == set(answer.json()["workers"]) == {"e0", "e1", "e2"}, told
