@@ -1,7 +1,7 @@
 """Engines that sleep or are paused: they get no new requests until they wake.
 
-Who puts one to sleep through a router says so. Engines that tell it themselves (vLLM:
-`/is_sleeping`, `/is_paused`) are asked, so that a router that starts, or a sibling, knows it, too.
+Who puts one to sleep through a router says so. Engines that tell it themselves
+(`/is_sleeping`, `/is_paused`) are asked, so that a router that starts, or a sibling, knows it, too.
 """
 
 import asyncio

@@ -38,6 +38,7 @@ ASKED: Final = b"x-kvmesh-asked"
 what they answered, `w0=200,w1=500`.
 """
 
+_STATUS: Final = re.compile(r"[1-5][0-9]{2}")
 _MOST_TEXT: Final = 2_000
 TIMEOUT_S: Final = 300.0
 """For one engine's answer."""
@@ -74,13 +75,11 @@ class _Adapter(msgspec.Struct):
     lora_name: MaybeName = ""
 
 
-_ONE: Final = re.compile(r"([^\s=,]+)=([1-5][0-9]{2})")
-
-
 def asked_before(request: Request) -> dict[str, int]:
     """Return who was asked before, and what they answered."""
     sent = (request.header(ASKED) or b"").decode("latin-1")
-    return {name: int(status) for name, status in _ONE.findall(sent)}
+    pairs = (one.rpartition("=") for one in sent.split(","))
+    return {name: int(status) for name, _, status in pairs if name and _STATUS.fullmatch(status)}
 
 
 def in_header(answers: Mapping[str, EngineAnswer]) -> bytes:

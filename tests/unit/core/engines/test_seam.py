@@ -23,6 +23,7 @@ MAY_NAME = {
     # Where a rule was taken from.
     "kvmesh/core/chat/chat.py": "source",
     "kvmesh/core/chat/media.py": "source",
+    "kvmesh/core/admission/paths.py": "source",
     "kvmesh/core/chat/template_format.py": "source",
     "benchmarks/lab/kvmesh_lab/simulator/model_profiles.py": "source",
     "kvmesh/core/engines/kv_events/dialect_fields.py": "the common dialect",
