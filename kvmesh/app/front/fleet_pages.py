@@ -9,7 +9,7 @@ import msgspec
 from kvmesh.app.front.front import PathRoutes, answer_json
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.bounds import UNREADABLE
-from kvmesh.core.admission.access import ROLES_HEADER
+from kvmesh.core.admission.access import ROLES_HEADER, role_for
 from kvmesh.core.admission.paths import ROWS
 from kvmesh.errors import TransportError
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
@@ -69,6 +69,8 @@ class FleetPages:
 
     def serve(self, exchange: Incoming) -> None:
         """Answer for all engines."""
+        if role_for(exchange.request.path) != "infer":
+            self._viewers.refuse_tenants(exchange.request)
         exchange.scope.start(self._answer(exchange))
 
     async def _answer(self, exchange: Incoming) -> None:

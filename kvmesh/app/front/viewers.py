@@ -2,6 +2,7 @@
 
 from kvmesh._native import Names
 from kvmesh.core.admission.access import ROLES_HEADER, Viewer, forwarded_roles, tenant_of
+from kvmesh.errors import RequestError
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
 from kvmesh.transport.http.server.request import Request
 
@@ -31,6 +32,15 @@ class Viewers:
                 return None
         tenants = request.head.select(self._tenants)
         return Viewer(tenant_of(tenants, self._tenant), self.apart)
+
+    def refuse_tenants(self, request: Request) -> None:
+        """Raise `RequestError` 403 for a tenant that is kept apart: the path tells of all."""
+        if self.apart and self.of(request) is not None:
+            raise RequestError(
+                f"{request.path:.80} tells of all tenants, which are kept apart "
+                "(--tenant-secret-file): ask with a key of role operate, or in the name of none",
+                status=403,
+            )
 
     def hides(self, request: Request) -> bool:
         """Return whether an answer must show its client nothing of others' prompts. Raises

@@ -115,7 +115,7 @@ class HttpDoor:
         fleet.mount(routes, gateway.serve)
         guard = None if settings.http.api_keys else AdminGuard(settings.admission)
         EngineOperations(serving.context, splits.pool, guard).mount(routes)
-        WorkersPages(serving.context, serving.registered, guard).mount(routes)
+        WorkersPages(serving.context, serving.registered, guard, serving.viewers).mount(routes)
         resumed = ResumedStreams(
             serving.context, serving.reader, splits.pool, serving.options, serving.viewers
         )

@@ -8,6 +8,7 @@ import msgspec
 
 from kvmesh.app.front.admin_guard import AdminGuard
 from kvmesh.app.front.front import Routes, answer_json
+from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.members.worker_option import StaticWorker, parse_workers
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.bounds import UNREADABLE, MaybeName
@@ -95,10 +96,12 @@ class WorkersPages:
         context: RoutingContext,
         registered: RegisteredWorkers | None,
         guard: AdminGuard | None,
+        viewers: Viewers,
     ) -> None:
         self._context = context
         self._registered = registered
         self._guard = guard
+        self._viewers = viewers
 
     def mount(self, routes: Routes) -> None:
         """Serve the paths."""
@@ -108,6 +111,7 @@ class WorkersPages:
         routes.add_prefix(f"{PATH}/", self._one)
 
     def _list(self, exchange: Exchange) -> None:
+        self._viewers.refuse_tenants(exchange.request)
         own = self._registered.names() if self._registered is not None else frozenset[str]()
         membership, now = self._context.workers.membership, self._context.clock()
         workers = [

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.router.command import RouterServer
 from kvmesh.core.admission.paths import ROWS, PathRow
 from kvmesh.settings.http import HttpSettings
+from kvmesh.settings.requests import TenantSettings
 from kvmesh.settings.roles import MetaRouterSettings, RouterSettings
 from tests.integration.support.echo_engine import EchoEngine, echo_engines
 from tests.integration.support.live_router import free_port, serving
@@ -49,9 +51,12 @@ async def fleet(door: str) -> AsyncIterator[tuple[httpx.AsyncClient, list[EchoEn
 
 
 @contextlib.asynccontextmanager
-async def router(engines: list[EchoEngine]) -> AsyncIterator[str]:
+async def router(
+    engines: list[EchoEngine], tenant: TenantSettings | None = None
+) -> AsyncIterator[str]:
     port = free_port()
     settings = RouterSettings(
+        tenant=tenant or TenantSettings(),
         kv_events=False,
         worker=tuple(f"{one.name}={one.url}" for one in engines),
         parity_sample=0,
@@ -117,6 +122,20 @@ async def hold(
         by = answer.json()["by"]
         assert by in names, told
         assert row.owner != "home" or by in {one.name for one in keep}, told
+
+
+async def test_a_tenant_that_is_kept_apart_sees_no_other_tenants_lists(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 32)
+    tenant = TenantSettings(tenant_secret_file=secret)
+    async with echo_engines(2) as engines, router(engines, tenant) as url:
+        client = httpx.AsyncClient(base_url=url, headers={"x-kvmesh-tenant": "one"})
+        async with client, httpx.AsyncClient(base_url=url) as operator:
+            paths = ("/v1/files", "/slots", "/workers", "/version")
+            seen = [(await client.get(path)).status_code for path in paths]
+            all_seen = [(await operator.get(path)).status_code for path in paths]
+
+    assert (seen, all_seen) == ([403, 403, 403, 200], [200] * 4)
 
 
 @pytest.mark.parametrize("door", DOORS)
