@@ -318,6 +318,7 @@ async def test_what_an_engine_says_instead_is_passed_on_and_another_asked_for_a_
         b"nonsense\r\n\r\n",
         b"x" * 20_000,
         b"HTTP/1.1 101 X\r\nupgrade: other\r\n\r\n",
+        b"HTTP/1.1 101 X\r\nupgrade: websocket\r\nsec-websocket-x: a\nset-cookie: b\r\n\r\n",
         b"HTTP/1.1 200",
     ],
 )

@@ -1,6 +1,7 @@
 """The engine's side of one WebSocket: the handshake, then its bytes."""
 
 import asyncio
+import re
 from typing import Final, Protocol, cast
 
 from kvmesh.transport.http.forward.plan import Target
@@ -17,6 +18,8 @@ _HEAD_END: Final = b"\r\n\r\n"
 _MOST_HEAD: Final = 16 * 1024
 _BUFFER_BYTES: Final = 64 * 1024
 _SWITCHING: Final = 101
+_BARE: Final = re.compile(rb"[\r\n\0]")
+"""What would be a header of its own to some clients."""
 
 
 class SocketOwner(Protocol):
@@ -146,6 +149,8 @@ class EngineSocket(asyncio.Protocol):
         headers = _headers(answer[:end]) if switched else []
         if not switched:
             self._read_refusal(owner, answer)
+        elif any(_BARE.search(value) for _, value in headers):
+            self._malformed(owner, "a header with a bare line end")
         elif asks_for(headers):
             self._open = True
             owner.opened(ResponseHead(_SWITCHING, headers), answer[end + len(_HEAD_END) :])
