@@ -57,6 +57,7 @@ def test_who_refuses_says_why() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "row"),
     [
+        ("POST", "/v1/files", "/v1/files"),
         ("GET", "/v1/files/f-1/content", "/v1/files/{}/content"),
         ("HEAD", "/v1/files/f-1", "/v1/files/{}"),
         ("GET", "/v1/files/", None),

@@ -3,6 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvmesh.core.chat.chat import ChatBody, ChatInput, JsonObject
 from kvmesh.core.chat.media import MediaPart, may_hold_media, media_part, media_parts, named_body
 
 URL: dict[str, Any] = {"url": "data:image/png;base64,AAAA"}
@@ -138,3 +139,36 @@ def test_a_body_may_hold_media_however_it_is_written() -> None:
     assert may_hold_media(body_of(IMAGE))
     assert may_hold_media(b'{"\\u0075uid"')
     assert not may_hold_media(body_of("text"))
+
+
+def test_a_chat_goes_up_to_the_first_part_whose_tokens_are_not_known() -> None:
+    text, other = (
+        {"type": "text", "text": "What?"},
+        {"type": "image_url", "image_url": {"url": "x"}},
+    )
+    said = ChatBody(
+        [
+            {"role": "user", "content": [text, IMAGE, text]},
+            {"role": "assistant", "content": "A cat."},
+            {"role": "user", "content": [text, IMAGE, other, text]},
+            {"role": "user", "content": "never seen"},
+        ]
+    )
+
+    def keep(part: JsonObject) -> JsonObject | None:
+        return {"type": "image"} if part == IMAGE else None
+
+    cut = ChatInput.of(said, keep)
+    whole = ChatInput.of(ChatBody(said.messages[:2]), keep)
+
+    known = [text, {"type": "image"}]
+    first = {"role": "user", "content": [*known, text]}
+    assert cut.messages == [first, said.messages[1], {"role": "user", "content": known}]
+    assert (whole.messages, whole.truncated, cut.truncated) == (
+        [first, said.messages[1]],
+        False,
+        True,
+    )
+    assert not ChatInput.of(ChatBody([{"role": "tool", "content": [IMAGE]}]), keep).messages[0][
+        "content"
+    ]
