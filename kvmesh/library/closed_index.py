@@ -95,8 +95,9 @@ def _closed(event: Removed, closure: Closure) -> Removed:
     """Return the removal of all that is no longer seen: what is behind the blocks of `event`, and
     these, as a block that was restored is in no closure.
     """
-    behind = b"".join(removed.hashes for removed in closure.drop(unpack_hashes(event.hashes)))
-    rest = dict.fromkeys(unpack_hashes(event.hashes))
+    told = unpack_hashes(event.hashes)
+    behind = b"".join(removed.hashes for removed in closure.drop(told))
+    rest = dict.fromkeys(told)
     for block in unpack_hashes(behind):
         rest.pop(block, None)
     return Removed(behind + pack_hashes(rest), event.tier)

@@ -103,10 +103,16 @@ class FleetPages:
             return Answered(0, error=str(error))
         if len(body) > MOST_BYTES:
             return Answered(0, error=f"an answer above {MOST_BYTES:,} bytes")
-        try:
-            return Answered(status, msgspec.json.decode(body))
-        except UNREADABLE:
-            return Answered(status, body.decode("utf-8", "replace"))
+        return Answered(status, read_body(body))
+
+
+def read_body(body: bytes, most: int | None = None) -> object:
+    """Return what JSON says, or else the text, at most so many bytes of it."""
+    try:
+        found: object = msgspec.json.decode(body)
+    except UNREADABLE:
+        return body[:most].decode("utf-8", "replace")
+    return found
 
 
 def _flat(found: Mapping[str, Answered]) -> dict[str, Answered]:

@@ -5,12 +5,13 @@ from urllib.parse import parse_qs
 
 from kvmesh.app.front.same_origin import is_foreign
 from kvmesh.bounds import MAX_NAME
+from kvmesh.core.admission.paths import ROWS
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.problem import Problem
 from kvmesh.transport.http.wire.websocket import UPGRADE, asks_for, why_not
 
-SOCKET_PATHS: Final = frozenset({"/v1/realtime"})
+SOCKET_PATHS: Final = frozenset(row.path for row in ROWS if row.owner == "websocket")
 """What engines serve over WebSocket alone."""
 
 _PLAIN: Final = "{path} is served over WebSocket alone: open it with GET and upgrade: websocket"

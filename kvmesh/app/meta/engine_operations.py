@@ -10,17 +10,18 @@ import msgspec
 
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.app.front.admin_guard import AdminGuard
+from kvmesh.app.front.fleet_pages import read_body
 from kvmesh.app.front.front import NOT_FOUND, Routes, answer_json
 from kvmesh.app.serve.engine_paths import (
     ASKED,
     BAD_GATEWAY,
+    MOST_TEXT,
     OPERATED,
     TIMEOUT_S,
     Answers,
     EngineAnswer,
     in_header,
     keys_of,
-    read_body,
 )
 from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import RequestError, TransportError
@@ -90,7 +91,7 @@ class MetaOperations:
         except UNREADABLE:
             if status == NOT_FOUND:
                 return {}  # none of its workers is meant
-            return {f"replica {name}": EngineAnswer(status, read_body(body))}
+            return {f"replica {name}": EngineAnswer(status, read_body(body, MOST_TEXT))}
 
 
 def _refuse_workers(exchange: Exchange) -> None:

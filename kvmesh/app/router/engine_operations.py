@@ -8,10 +8,12 @@ from urllib.parse import parse_qs, urlencode
 
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.front.admin_guard import AdminGuard
+from kvmesh.app.front.fleet_pages import read_body
 from kvmesh.app.front.front import NOT_FOUND, Routes, answer_json
 from kvmesh.app.serve.engine_paths import (
     BAD_GATEWAY,
     LOADS,
+    MOST_TEXT,
     OPERATED,
     RESETS,
     SLEEPS,
@@ -25,7 +27,6 @@ from kvmesh.app.serve.engine_paths import (
     asked_before,
     is_whole_wake,
     keys_of,
-    read_body,
 )
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
@@ -144,7 +145,7 @@ class EngineOperations:
         except TransportError as error:
             self._context.log.warning("engine was not changed", path=path, error=str(error))
             return EngineAnswer(BAD_GATEWAY, {"error": "the engine gave no answer"})
-        return EngineAnswer(status, read_body(told))
+        return EngineAnswer(status, read_body(told, MOST_TEXT))
 
     async def _follow(self, request: Request, beats: list[WorkerHeartbeat]) -> None:
         """Have routing follow what engines were told with success."""

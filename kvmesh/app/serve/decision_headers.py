@@ -24,9 +24,9 @@ def decision_headers(context: RoutingContext, one: Dispatched) -> list[Header]:
     placed = one.placed
     assert placed is not None, "only what was decided is answered"
     record = placed.record
-    trust = context.workers.info(record.worker).trust
-    if record.worker in context.routing.predictions.estimated:
-        trust = context.trust(record.worker)
+    trust, predictions = context.workers.info(record.worker).trust, context.routing.predictions
+    if record.worker in predictions.estimated:
+        trust = predictions.word(record.worker, trust)
     own: list[Header] = [
         (b"x-kvmesh-worker", record.worker.encode()),
         (b"x-kvmesh-overlap-blocks", b"%d" % record.overlap_blocks),

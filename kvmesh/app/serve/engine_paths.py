@@ -39,7 +39,9 @@ what they answered, `w0=200,w1=500`.
 """
 
 _STATUS: Final = re.compile(r"[1-5][0-9]{2}")
-_MOST_TEXT: Final = 2_000
+MOST_TEXT: Final = 2_000
+"""Bytes of an answer that is no JSON."""
+
 TIMEOUT_S: Final = 300.0
 """For one engine's answer."""
 
@@ -93,15 +95,6 @@ def keys_of(request: Request, own: Headers) -> Headers:
     """
     shown = {b"authorization", b"x-api-key", TOKEN_HEADER}.difference(name for name, _ in own)
     return [one for one in request.headers if one[0] in shown]
-
-
-def read_body(body: bytes) -> object:
-    """Return what JSON says, or else the text."""
-    try:
-        found: object = msgspec.json.decode(body)
-    except UNREADABLE:
-        return body[:_MOST_TEXT].decode("utf-8", "replace")
-    return found
 
 
 def adapter_of(body: bytes) -> str:

@@ -1,7 +1,5 @@
 """Engines that come and go by POST and DELETE /workers, as RL frameworks register them."""
 
-import asyncio
-
 import httpx
 import pytest
 
@@ -99,7 +97,6 @@ async def test_one_is_removed_by_its_url_and_may_come_back() -> None:
             gone = await client.delete(f"/workers?url={second.url}")
             assert gone.status_code == 202
             await until_usable(client, 1)
-            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
