@@ -98,6 +98,7 @@ async def test_programs_that_take_turns_keep_their_caches() -> None:
     free = [Agent(number, 6) for number in range(10)]
     async with fleet(program_turns="observe") as url:
         await run(url, free)
+    governed: list[Agent] = []
     # On a busy machine answers come late, and turns with them: the best of three.
     for _ in range(3):
         governed = [Agent(number, 6) for number in range(10)]
