@@ -1264,7 +1264,8 @@ class WorkerState:
     `gaps`: load that nobody here booked, by its last reports. `failure_share` of the requests
     there fail beyond what is usual in the fleet, and `lost_ms` go by until they do. `blank_blocks`
     of its `capacity_blocks` hold nothing that is cached: they are taken before anything is evicted;
-    0 while that is not known.
+    0 while that is not known. `own_tokens`: so many are in a block of its own, 0: as many as in the
+    router's.
     """
 
     loads: Loads
@@ -1273,6 +1274,7 @@ class WorkerState:
     gaps: tuple[tuple[int, int, int], ...]
     capacity_blocks: int
     blank_blocks: int
+    own_tokens: int
     failure_share: float
     lost_ms: float
 
@@ -1972,6 +1974,10 @@ class Decider:
         """Decide by this course from now on."""
     def resize(self, block_size: int, /) -> None:
         """Decide by blocks of so many tokens."""
+    def look_for(self, sizes: tuple[int, ...], /) -> None:
+        """Look for what workers tell in blocks of further sizes, tokens: 8 at most. Raises
+        `ValueError`.
+        """
     def listen(self, hints: object | None, /) -> None:
         """Believe what others tell of their decisions, too: an `Approx`."""
     def log(

@@ -13,7 +13,6 @@ from kvmesh.actors.engine_messages import (
     EngineRestarted,
     EngineServed,
     PromptServed,
-    RouterResized,
 )
 from kvmesh.actors.kernel import Effect, Log, Message, Send
 from kvmesh.actors.messages import TrustChanged
@@ -28,14 +27,12 @@ from kvmesh.errors import CodecError
 class FollowerOptions(msgspec.Struct, frozen=True):
     """Whose events, and when their absence is taken for a fault.
 
-    `block_size` is the engine's as far as it is known, `router_block_size` what requests are
-    hashed with until `RouterResized`, as with `secret`. Events have stopped when
-    `silent_requests` answers that must have stored blocks came since the last batch, the first of
+    `block_size` is the engine's as far as it is known, `secret` what requests are hashed with, too.
+    Events have stopped when `silent_requests` answers that must have stored blocks came since the last batch, the first of
     them `silent_s` ago. `engine` is its kind.
     """
 
     worker: WorkerId
-    router_block_size: int
     block_size: int | None = None
     secret: bytes = b""
     listener: str = "registry"
@@ -51,8 +48,7 @@ class FollowerOptions(msgspec.Struct, frozen=True):
 class EngineFollower:
     """Folds one engine's batches into `index` and judges how far that may be believed.
 
-    Without a connection, with batches lost, with another block size or with events that stopped,
-    the worker is distrusted, so that it is routed by what was sent to it; it comes back by itself.
+    Without a connection, with batches lost or with events that stopped, the worker is distrusted, so that it is routed by what was sent to it; it comes back by itself.
     """
 
     def __init__(self, index: KvIndex, options: FollowerOptions, *, name: str) -> None:
@@ -66,7 +62,6 @@ class EngineFollower:
             drops=options.drops,
         )
         self._regaining = Regaining(self._cache, options.secret)
-        self._routers_size = options.router_block_size
         self._connected = self._current = False
         self._served = 0
         self._served_since_s = 0.0
@@ -94,8 +89,6 @@ class EngineFollower:
             case PromptServed():
                 self._regaining.served(message.answer(), now)
                 return ()
-            case RouterResized(block_size):
-                self._routers_size = block_size
             case EngineLost(reason):
                 return self._on_lost(reason)
             case _:
@@ -142,14 +135,8 @@ class EngineFollower:
         return enough and now >= self._served_since_s + options.silent_s
 
     def _judge(self, *, silent: bool) -> tuple[Trust, str]:
-        size, routers = self._cache.block_size, self._routers_size
         if not self._connected:
             return Trust.APPROX, "its KV event publisher cannot be reached"
-        if size not in (0, routers):
-            return Trust.APPROX, (
-                f"its KV blocks have {size} tokens, this router's {routers}: "
-                f"start the router with --kv-cache-block-size {size}"
-            )
         if not self._cache.complete:
             return Trust.DEGRADED, "some of its KV events are lost, until answers tell what it has"
         if silent:

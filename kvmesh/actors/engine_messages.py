@@ -66,12 +66,6 @@ class PromptServed(Message, frozen=True, tag="prompt-served"):
         return CacheHit(unpack_hashes(self.hashes[:whole]), self.cached, self.lasted_s)
 
 
-class RouterResized(Message, frozen=True):
-    """The router hashes requests by blocks of `block_size` tokens from now on."""
-
-    block_size: int
-
-
 class EngineAnswers(Message, frozen=True):
     """Whether the sidecar's engine answers its health checks."""
 

@@ -239,7 +239,9 @@ class Registry:
         labels, taints = frozenset(beat.labels), frozenset(beat.taints)
         late = engine_of(beat.engine_kind).caches_late
         blocks = beat.load.report().total_blocks
-        info = WorkerInfo(beat.models, blocks, trust, labels, taints, caches_late=late)
+        info = WorkerInfo(
+            *(beat.models, blocks, trust, labels, taints), caches_late=late, block_size=beat.block_size
+        )
         self.workers.describe(beat.worker, info)
 
     def _on_router(self, beat: RouterHeartbeat, now: float) -> Iterable[Effect]:

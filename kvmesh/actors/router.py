@@ -11,7 +11,7 @@ from kvmesh.core.admission.sibling_counters import SharedLimits
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.insight.rollout_state import NO_NEWS
-from kvmesh.core.members.block_sizes import BlockSizes
+from kvmesh.core.members.block_sizes import MOST_BLOCK_SIZE, MOST_SIZES, BlockSizes
 from kvmesh.core.members.membership import DRAINING
 from kvmesh.core.members.progress import Progress
 from kvmesh.core.routing.disaggregation import PREFILL
@@ -25,15 +25,21 @@ _AGREE: Final = (
     "(seeds/hash.BUCKET.secret of kvmesh nats-accounts, hash.secret of kvmesh up)"
 )
 
+_FEWER_SIZES: Final = (
+    f"routers follow {MOST_SIZES} block sizes of up to {MOST_BLOCK_SIZE} tokens in a bucket: start "
+    "the engine with one that others have"
+)
+
 
 class Router:
     """Where workers are and what they serve. Told by the registry, read directly by requests.
 
     `heartbeats` are the last signs of life of those that are not gone.
     `located` are called when a worker joins, or says that it is elsewhere.
-    `sizes` has the block size that this router hashes with; a change is told to each of `resized`.
-    `sizes.odd` are the workers whose KV blocks have another size, `strangers` those that hash with
-    another secret (`secret_mark`): none of their blocks can ever match, which is worth an alarm.
+    `sizes` has the block size that this router counts in; a change is told to each of `resized`.
+    `sizes.odd` are the workers of more block sizes than are followed, `strangers` those that hash
+    with another secret (`secret_mark`): none of their blocks can ever match, which is worth an
+    alarm.
     `adapters` are the models that are LoRA adapters somewhere: what they cache is nobody else's.
     `prefillers` are the workers that prefill for others, `wanting` those that want to be told of
     answers; `progress` is what their engines show of being at work. `admission` are the bounds in
@@ -75,7 +81,7 @@ class Router:
                 self.wanting.discard(worker)
                 self.progress.forget(worker)
                 self.scheduler.remove_worker(worker)
-                return self._resize("warning") if self.sizes.forget(worker) else ()
+                return self._settle("warning", changed=self.sizes.forget(worker))
             case _:
                 return ()
 
@@ -162,42 +168,39 @@ class Router:
 
     def unmatched(self) -> list[tuple[WorkerId, str]]:
         """Return the workers of which no block can ever match, and in words why and what to do."""
-        own = self.sizes.size
         sizes = [
-            (worker, f"KV blocks have {size} tokens, this router's {own}: {self._remedy(size)}")
+            (worker, f"KV blocks have {size} tokens: {_FEWER_SIZES}")
             for worker, size in self.sizes.odd.items()
         ]
         remedy = f"{_AGREE}; until then it is routed to by what was sent there"
         return [*sizes, *((worker, f"hash secrets differ: {remedy}") for worker in self.strangers)]
 
-    def _remedy(self, size: int) -> str:
-        if self.sizes.source == "given":
-            return f"start the router with --kv-cache-block-size {size}"
-        return "start all engines of the bucket with one block size"
-
     def _check_block_size(self, heartbeat: WorkerHeartbeat) -> Iterable[Effect]:
         worker, size = heartbeat.worker, heartbeat.block_size
         before, first = self.sizes.odd.get(worker), self.sizes.source == "default"
         changed = self.sizes.receive(worker, size, events=heartbeat.events)
-        effects = self._resize("info" if first else "warning") if changed else ()
+        effects = self._settle("info" if first else "warning", changed=changed)
         if self.sizes.odd.get(worker) in (before, None):
             return effects
         fields: dict[str, str | int | float | bool | None] = {
             "worker": worker,
             "worker_block_size": size,
-            "kv_cache_block_size": self.sizes.size,
-            "remedy": self._remedy(size),
+            "remedy": _FEWER_SIZES,
         }
-        return (*effects, Log("error", "block sizes differ, no prefix can match", fields))
+        return (*effects, Log("error", "block size not followed, no prefix can match", fields))
 
-    def _resize(self, level: Literal["info", "warning"]) -> Iterable[Effect]:
-        """Tell everyone of the size that the workers decided on."""
+    def _settle(self, level: Literal["info", "warning"], *, changed: bool) -> Iterable[Effect]:
+        """Look for blocks of all sizes that there are; tell everyone where the router's `changed`."""
+        if self.sizes.others != self.scheduler.overlaps.sizes:
+            self.scheduler.look_for(self.sizes.others)
+        if not changed:
+            return ()
         before, size = self.scheduler.options.block_size, self.sizes.size
         for tell in self.resized:
             tell(size)
         fields: dict[str, str | int | float | bool | None] = {
             "block_size": size,
             "before": before,
-            "odd_workers": len(self.sizes.odd),
+            "others": ", ".join(map(str, self.sizes.others)),
         }
         return (Log(level, "block size taken from the workers", fields),)

@@ -102,7 +102,7 @@ class KvIndexer:
         """
         if root is None:
             root = ROOT if self._listener is None else self._listener.view().root
-        ids = pack_tokens(token_ids) if self._read().ends.has_lookahead else None
+        ids = pack_tokens(token_ids) if self._needs_ids() else None
         return self._find(BlockHashes(token_ids, self.block_size, root, ids))
 
     def find_matches(self, hashes: Sequence[int] | BlockHashes) -> Matches:
@@ -155,6 +155,11 @@ class KvIndexer:
     def statistics(self) -> IndexStatistics:
         """Return sizes and counts. O(workers)."""
         return self._read().statistics()
+
+    def _needs_ids(self) -> bool:
+        if self._listener is None:
+            return self._index.index.ends.has_lookahead
+        return self._listener.view().scheduler.overlaps.has_lookahead()
 
     def _read(self) -> KvIndex:
         return self._index.index if self._listener is None else self._listener.view().index

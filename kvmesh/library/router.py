@@ -20,6 +20,7 @@ from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.snapshot_reading import Snapshot
 from kvmesh.core.index.snapshot_writing import Position, WorkerRecord, encode_snapshot
 from kvmesh.core.insight.explain import DecisionView, view_decision
+from kvmesh.core.members.block_sizes import BlockSizes
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.outcomes import SERVED, Attempt
@@ -142,15 +143,18 @@ class KvRouter:
         if sessions is not None and sessions.affinity != "off":
             self._scheduler.sessions = Sessions(sessions)
         self.workers = self._scheduler.workers
+        self._sizes = BlockSizes(self.options.block_size)
 
     def add_worker(self, worker_id: str, now: float, info: WorkerInfo = _NO_INFO) -> None:
         """Let a worker be given requests, or say anew what it serves.
 
         `info`: its models (none: any), KV blocks (0: unknown), labels, taints and how far its
-        events are trusted.
+        events are trusted. A prompt is hashed once more for each `block_size` among them.
         """
         self._membership.add(worker_id, now)
         self.workers.describe(WorkerId(worker_id), info)
+        self._sizes.receive(WorkerId(worker_id), info.block_size, events=True)
+        self._scheduler.look_for(self._sizes.others)
 
     def drain_worker(self, worker_id: str, now: float) -> None:
         """Give a worker nothing new; what it has goes on. `add_worker` takes it back.
@@ -166,6 +170,8 @@ class KvRouter:
         """
         worker = WorkerId(worker_id)
         self._membership.remove(worker_id)
+        self._sizes.forget(worker)
+        self._scheduler.look_for(self._sizes.others)
         if self._index is not None:
             self._index.remove_worker(worker)
         return [booking.request_id for booking in self._scheduler.remove_worker(worker)]

@@ -11,7 +11,6 @@ from kvmesh.actors.engine_messages import (
     EngineRestarted,
     EngineServed,
     PromptServed,
-    RouterResized,
 )
 from kvmesh.app.members.engine_probe import given_endpoints, refuse_collisions
 from kvmesh.app.members.worker_option import StaticWorker
@@ -67,7 +66,6 @@ class EngineAttachment:
         static: StaticWorker,
         driver: AioDriver,
         index: KvIndex | None,
-        block_size: int,
         secret: bytes = b"",
     ) -> None:
         self.static = static
@@ -76,7 +74,6 @@ class EngineAttachment:
         self.checked_s = 0.0
         self._driver = driver
         self._index = index if static.zmq != "off" else None
-        self._router_block_size = block_size
         self._secret = secret
         self._endpoints: tuple[EventEndpoint, ...] = ()
         self._followers: dict[WorkerId, EngineFollower] = {}
@@ -98,12 +95,6 @@ class EngineAttachment:
         if worker in self._subscriptions:
             return self._followers[worker].block_size
         return self.facts.block_size if self.facts else 0
-
-    def resized(self, block_size: int) -> None:
-        """Learn that requests are hashed by blocks of another size from now on."""
-        self._router_block_size = block_size
-        for follower in self._followers.values():
-            self._driver.press(follower.name, RouterResized(block_size))
 
     def served(self, worker: WorkerId) -> None:
         """Learn that the rank answered a request that must have stored a block."""
@@ -185,7 +176,6 @@ class EngineAttachment:
         if worker not in self._followers:
             options = FollowerOptions(
                 worker=worker,
-                router_block_size=self._router_block_size,
                 block_size=facts.block_size or None,
                 secret=self._secret,
                 engine=facts.kind,

@@ -82,7 +82,6 @@ class StaticWorkers:
         self._registry = StaticRegistry(
             router.scheduler.workers, index, router=router.name, may_panic=options.may_panic
         )
-        router.resized.append(self._resized)
         self._secret = options.secret
         self._discovery: Discovery | None = None
         self._engines = [self._attach(worker) for worker in workers]
@@ -107,12 +106,7 @@ class StaticWorkers:
         self._engines += [self._attach(worker) for worker in workers if worker not in known]
 
     def _attach(self, worker: StaticWorker) -> EngineAttachment:
-        size = self._router.sizes.size
-        return EngineAttachment(worker, self._driver, self._index, size, self._secret)
-
-    def _resized(self, block_size: int) -> None:
-        for engine in self._engines:
-            engine.resized(block_size)
+        return EngineAttachment(worker, self._driver, self._index, self._secret)
 
     def why_not(self) -> str:
         """Return why no request should come; "" when all were looked at and some answer."""
@@ -128,8 +122,9 @@ class StaticWorkers:
         panic = (PANIC,) if self._known.panic else ()
         if self._index is None:
             return panic
+        never = by_reason(self._router.unmatched(), "no prefix can match")
         reasons = self._registry.reasons.items()
-        return (*panic, *by_reason(reasons, "routed approximately"))
+        return (*panic, *never, *by_reason(reasons, "routed approximately"))
 
     def describe(self) -> dict[str, object]:
         """Return who answers and what was followed."""

@@ -60,6 +60,7 @@ class _Status(msgspec.Struct):
     block_size: int
     mesh: _Mesh
     block_size_from: SizeSource = "given"
+    block_sizes: tuple[int, ...] = ()
     workers: tuple[WorkerFacts, ...] = ()
     refused: dict[str, str] = {}
 
@@ -154,6 +155,7 @@ async def probe_router(
         why_not_ready="" if ready.ready else ready.reason,
         block_size=state.block_size,
         block_size_from=state.block_size_from,
+        block_sizes=state.block_sizes,
         workers=state.workers,
         prompt_tokens=route.prompt_tokens if route else None,
         overlap_blocks=overlaps,

@@ -15,7 +15,6 @@ class WorkerFacts(msgspec.Struct, frozen=True):
     worker: str
     url: str
     models: tuple[str, ...] = ()
-    block_size: int = 0
     trust: str = ""
     why_not: str | None = None
 
@@ -28,7 +27,8 @@ class Signatures(msgspec.Struct, frozen=True):
 
 
 class RouterFacts(msgspec.Struct, frozen=True):
-    """A router's status. `block_size_from` says who decided on its block size.
+    """A router's status. `block_size_from` says who decided on its block size,
+    `block_sizes` are all that it looks for.
     `prompt_tokens` and `overlap_blocks` (by worker) are what it made of the prompt that the engine
     was sent before; None when it was not asked. `versions` counts members by role and version,
     `unread` are sentences on what is of a format that it does not read.
@@ -41,6 +41,7 @@ class RouterFacts(msgspec.Struct, frozen=True):
     why_not_ready: str = ""
     block_size: int = 0
     block_size_from: SizeSource = "given"
+    block_sizes: tuple[int, ...] = ()
     workers: tuple[WorkerFacts, ...] = ()
     prompt_tokens: int | None = None
     overlap_blocks: dict[str, int] | None = None
@@ -52,14 +53,8 @@ class RouterFacts(msgspec.Struct, frozen=True):
 
 _SIZE_FROM: Final[Mapping[SizeSource, str]] = {
     "given": "as --kv-cache-block-size says",
-    "workers": "as most of its workers say",
+    "workers": "as its workers say",
     "default": "by default, no worker has reported its own",
-}
-
-_REMEDIES: Final[Mapping[SizeSource, str]] = {
-    "given": "start routers with --kv-cache-block-size {size}, or without",
-    "workers": "start all engines of the bucket with one --block-size",
-    "default": "run `kvmesh worker` beside the engine: routers then take its block size, {size}",
 }
 
 _TRUST = {
@@ -144,14 +139,17 @@ def _check_versions(router: RouterFacts) -> Iterator[Finding]:
 def _check_sizes(router: RouterFacts, engine: EngineSeen) -> Iterator[Finding]:
     sizes = {size for source in engine.sources for size in source.block_sizes}
     size = min(sizes, default=engine.block_size)
-    if size and size != router.block_size:
-        own = f"{router.block_size}, {_SIZE_FROM[router.block_size_from]}"
-        text = f"the router's is {own}, the engine's {size}: no hash can ever match"
-        remedy = _REMEDIES[router.block_size_from].format(size=size)
+    followed = router.block_sizes or (router.block_size,)
+    own = f"{', '.join(map(str, followed))}, {_SIZE_FROM[router.block_size_from]}"
+    if size and size not in followed:
+        text = f"the router looks for blocks of {own}, the engine's have {size}: none can match"
+        remedy = (
+            "run `kvmesh worker` beside the engine, restarted after it: routers then look for"
+            f" blocks of {size}, too"
+        )
         yield Finding(Level.FAIL, "router block size", text, remedy)
     elif size:
-        own = _SIZE_FROM[router.block_size_from]
-        yield Finding(Level.OK, "router block size", f"{size} as the engine's, {own}")
+        yield Finding(Level.OK, "router block size", f"{own}; the engine's is {size}")
 
 
 def _check_workers(router: RouterFacts, engine: EngineSeen) -> Iterator[Finding]:
@@ -188,13 +186,6 @@ def _check_worker(
         yield Finding(level, topic, text, remedy)
     elif worker.why_not is None:
         yield Finding(Level.OK, topic, "is trusted and takes requests")
-    if worker.block_size and worker.block_size != router.block_size:
-        text = f"publishes blocks of {worker.block_size}, the router reads {router.block_size}"
-        remedy = (
-            "restart the sidecar after the engine, routers without --kv-cache-block-size;"
-            " the engines of a bucket need one block size"
-        )
-        yield Finding(Level.FAIL, topic, text, remedy)
     if worker.models and set(worker.models) != set(engine.models):
         text = f"its sidecar says {list(worker.models)}, the engine serves {list(engine.models)}"
         remedy = "wait: a sidecar asks for names each 5 s; else --engine-url is another engine's"

@@ -147,6 +147,7 @@ class RouterAdmin:
                 "policy": self._policy(),
                 "block_size": scheduler.options.block_size,
                 "block_size_from": context.router.sizes.source,
+                "block_sizes": context.router.sizes.followed,
                 "requests": context.counters.as_dict(),
                 "admission": {
                     "limits": context.gate.limits,

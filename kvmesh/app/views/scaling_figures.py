@@ -54,13 +54,14 @@ def _use(
     booked = scheduler.sequences.loads(worker)
     kept = programs.workers.get(worker)
     # The engine knows of requests of others; what was booked since it spoke it does not know.
-    blocks = max(load.used_blocks, booked.active_blocks)
+    size = scheduler.options.block_size
+    own = beat.block_size or size
     return WorkerUse(
         worker=worker,
         usable=scheduler.workers.membership.why_not(worker, now) is None,
-        capacity_tokens=load.total_blocks * scheduler.options.block_size,
+        capacity_tokens=load.total_blocks * own,
         live_tokens=0 if kept is None else kept.working_set_tokens,
-        used_tokens=blocks * scheduler.options.block_size,
+        used_tokens=max(load.used_blocks * own, booked.active_blocks * size),
         backlog_s=scheduler.wait_ms(worker, now) / 1000.0,
         per_token_s=scheduler.speeds.ms_per_token(worker) / 1000.0,
         requests=max(load.running_requests, booked.active_requests),

@@ -224,7 +224,7 @@ class BlockHashes:
     """
 
     __slots__ = (
-        "_hashes", "_packed", "_root", "_tokens", "block_size", "blocks", "ids", "tokens_count",
+        "_hashes", "_packed", "_tokens", "block_size", "blocks", "ids", "root", "tokens_count",
     )  # fmt: skip
 
     def __init__(
@@ -238,7 +238,7 @@ class BlockHashes:
             raise ValueError(f"block_size is {block_size}, it must be at least 1")
         self.block_size = block_size
         self.ids = ids
-        self._root = root
+        self.root = root
         self._hashes = array("Q")
         self._tokens: Sequence[int] = ()
         self._packed: bytes | memoryview | str | None = None
@@ -255,13 +255,14 @@ class BlockHashes:
 
     @classmethod
     def of(
-        cls, hashes: Sequence[int], block_size: int, ids: bytes | memoryview | None = None
+        cls, hashes: Sequence[int], block_size: int, ids: bytes | memoryview | None = None,
+        root: int = ROOT,
     ) -> Self:
         """Return ready-made `hashes`, root first; its `tokens_count` covers the full blocks.
 
         Raises `RequestError` for one that is no u64.
         """
-        made = cls((), block_size, ids=ids)
+        made = cls((), block_size, root, ids)
         made.blocks = len(hashes)
         made.tokens_count = made.blocks * block_size
         try:
@@ -292,6 +293,14 @@ class BlockHashes:
         ids = bytes(self.ids[first : first + count * TOKEN_BYTES])
         return ids if len(ids) == count * TOKEN_BYTES else b""
 
+    def by(self, size: int) -> Self | None:
+        """Return the hashes of the same prompt by blocks of `size` tokens, without its last token,
+        which engines always compute; None where its ids are not kept.
+        """
+        if self.ids is None:
+            return None
+        return type(self)(memoryview(self.ids)[:-TOKEN_BYTES], size, self.root, self.ids)
+
     def upto(self, count: int) -> "array[int]":
         """Return the first `count` hashes or more, all of them when there are fewer.
 
@@ -302,7 +311,7 @@ class BlockHashes:
         if done >= count or done == blocks:
             return hashes
         fresh, size = min(max(count, done + AHEAD), blocks) - done, self.block_size
-        seed = hashes[-1] if done else self._root
+        seed = hashes[-1] if done else self.root
         if self._packed is not None:
             hashes.frombytes(pack_chain(seed, self._packed, done * size, size, fresh))
         else:

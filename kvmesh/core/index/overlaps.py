@@ -10,7 +10,7 @@ import msgspec
 from kvmesh._native import Approx
 from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.graded import graded_count
-from kvmesh.core.blocks.hashing import ALL_BLOCKS, Hashes, pack_hashes
+from kvmesh.core.blocks.hashing import ALL_BLOCKS, BlockHashes, Hashes, pack_hashes
 from kvmesh.core.index.block_table import Groups
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.tier_credit import Parts, slower_parts
@@ -35,6 +35,8 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     routed: Groups = []
 
 
+_Others = tuple[BlockHashes, ...]
+
 _NO_CHAINS: Final[Mapping[WorkerId, int]] = {}
 
 
@@ -42,6 +44,9 @@ class OverlapView:
     """The union of the event-fed `index`, the `routed` that own decisions feed and the `hints` that
     other replicas' decisions do (see `listen`); each may be None.
 
+    Depths are in blocks of `block_size` tokens. `sizes` are those of further blocks that events
+    tell of: prompts are looked for by each of them. `own_tokens`: what a block has of the workers
+    whose blocks are of another size.
     What events remove from a worker is believed of it no longer, whatever was sent there before.
     """
 
@@ -51,12 +56,16 @@ class OverlapView:
         routed: Approx | None,
         distrusted: Collection[WorkerId],
         *,
+        block_size: int,
         predict_ttl_s: float,
         approx_ttl_s: float,
     ) -> None:
+        self.block_size = block_size
         self._predict_ttl_s = predict_ttl_s
         self._approx_ttl_s = approx_ttl_s
         self.index = index
+        self.sizes: tuple[int, ...] = ()
+        self.own_tokens: Mapping[WorkerId, int] = {}
         self.routed = routed
         self.hints: Approx | None = None
         self._distrusted = distrusted
@@ -88,6 +97,9 @@ class OverlapView:
             reported, chains = index.find_hits(hashes)
         else:
             reported = index.find_groups(hashes)
+        others = self._by_other_sizes(hashes)
+        if others and index is not None:
+            reported, chains = self._join(index, others, reported, chains)
         routed: Groups = []
         for believed in (self.routed, self.hints):
             # Nothing is believed of which no end is near: a replica alone hears nothing.
@@ -96,6 +108,8 @@ class OverlapView:
                     believed.expire(now, _EXPIRED_AT_ONCE)
                 routed = routed + believed.find_groups(hashes)
         groups = reported
+        if routed and self.own_tokens:
+            routed = self._whole_blocks(routed)
         if chains and routed:
             routed = self._untold(routed, chains)
         if routed:
@@ -103,12 +117,44 @@ class OverlapView:
         overlaps = self._trusted(reported, routed) if self._distrusted else by_worker(groups)
         if device_only or index is None or len(index.tiers) == 1:
             return Found(overlaps, groups, reported, routed=routed)
-        slower = self._add_slower(index, hashes, overlaps)
+        slower = self._add_slower(index, hashes, others, overlaps)
         return Found(overlaps, groups, reported, slower, routed)
 
     def has_lookahead(self) -> bool:
         """Return whether a search asks for a prompt's token ids, not for its hashes alone."""
-        return self.index is not None and self.index.ends.has_lookahead
+        return self.index is not None and (bool(self.sizes) or self.index.ends.has_lookahead)
+
+    def _by_other_sizes(self, hashes: Hashes) -> _Others:
+        """Return the hashes of the same prompt by blocks of each other size."""
+        if not self.sizes or not isinstance(hashes, BlockHashes):
+            return ()
+        made = (hashes.by(size) for size in self.sizes)
+        return tuple(one for one in made if one is not None)
+
+    def _join(
+        self, index: KvIndex, others: _Others, reported: Groups, chains: Mapping[WorkerId, int]
+    ) -> tuple[Groups, Mapping[WorkerId, int]]:
+        """Return `reported` and `chains` with what is told in blocks of other sizes."""
+        found, ends = list(reported), dict(chains)
+        for hashes in others:
+            groups, longer = index.find_hits(hashes)
+            found += [(self._of(hashes, depth), who) for depth, who in groups]
+            ends.update((worker, self._of(hashes, depth)) for worker, depth in longer.items())
+        return sorted((one for one in found if one[0]), key=_DEPTH, reverse=True), ends
+
+    def _of(self, hashes: BlockHashes, depth: int) -> int:
+        """Return what so many blocks of the size of `hashes` are in blocks of our size."""
+        return depth * hashes.block_size // self.block_size
+
+    def _whole_blocks(self, routed: Groups) -> Groups:
+        """Return what is believed of each worker in whole blocks of its own."""
+        size, own = self.block_size, self.own_tokens
+        cut = [
+            ((depth * size - depth * size % own.get(worker, size)) // size, (worker,))
+            for depth, workers in routed
+            for worker in workers
+        ]
+        return [one for one in cut if one[0]]
 
     def _untold(self, routed: Groups, chains: Mapping[WorkerId, int]) -> Groups:
         """Return what is believed beyond what events have told of, where a chain of blocks is
@@ -132,7 +178,7 @@ class OverlapView:
         return overlaps
 
     def _add_slower(
-        self, index: KvIndex, hashes: Hashes, overlaps: dict[WorkerId, int]
+        self, index: KvIndex, hashes: Hashes, others: _Others, overlaps: dict[WorkerId, int]
     ) -> dict[WorkerId, Parts]:
         """Lengthen `overlaps` by what is held in slower memory than the device's.
 
@@ -140,9 +186,12 @@ class OverlapView:
         worker lately is taken to be on the device.
         """
         slower: dict[WorkerId, Parts] = {}
-        for worker, (held, parts) in slower_parts(
-            index.find_tier_matches(hashes), overlaps
-        ).items():
+        tiers = index.find_tier_matches(hashes)
+        for other in others:
+            for tier, matches in zip(tiers, index.find_tier_matches(other), strict=True):
+                for worker, depth in matches.items():
+                    tier[worker] = max(self._of(other, depth), tier.get(worker, 0))
+        for worker, (held, parts) in slower_parts(tiers, overlaps).items():
             if worker not in self._distrusted:
                 overlaps[worker], slower[worker] = held, parts
         return slower
@@ -191,12 +240,20 @@ class OverlapView:
         """
         index, distrusted = self.index, self._distrusted
         if index is not None and not distrusted:
-            return index.sizes(workers)
+            return self._index_sizes(index, workers)
         routed = [0] * len(workers) if self.routed is None else self.routed.sizes(workers)
         if index is None:
             return routed
-        sizes = zip(workers, index.sizes(workers), routed, strict=True)
+        sizes = zip(workers, self._index_sizes(index, workers), routed, strict=True)
         return [guess if worker in distrusted else reported for worker, reported, guess in sizes]
+
+    def _index_sizes(self, index: KvIndex, workers: Sequence[WorkerId]) -> list[int]:
+        sizes = index.sizes(workers)
+        if not self.own_tokens:
+            return sizes
+        own, base = self.own_tokens, self.block_size
+        pairs = zip(workers, sizes, strict=True)
+        return [blocks * own.get(worker, base) // base for worker, blocks in pairs]
 
     def remove_worker(self, worker: WorkerId) -> None:
         """Forget what decisions said of a worker that left; events are the index's own affair."""

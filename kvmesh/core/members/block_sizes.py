@@ -1,5 +1,7 @@
-"""How many tokens a router's blocks have: as it was told, else as its workers' have."""
+"""How many tokens a router's blocks have: as it was told, else what divides all its workers'."""
 
+import math
+from collections import Counter
 from typing import Final, Literal
 
 from kvmesh.core.blocks.events import WorkerId
@@ -10,23 +12,34 @@ DEFAULT_BLOCK_SIZE: Final = 16
 MOST_BLOCK_SIZE: Final = 1 << 16
 """No engine has larger blocks: a worker that claims more is not followed."""
 
+MOST_SIZES: Final = 8
+"""A prompt is hashed once for each size: those of the fewest workers beyond are not followed."""
+
 SizeSource = Literal["given", "default", "workers"]
 
 
 class BlockSizes:
-    """The block size in force, and the workers of which no block can match it.
+    """The block size in force, and the other sizes in which workers publish events.
 
-    `given` holds whatever workers say. Without it most of the workers decide, those that publish
-    events before all others; of equally many the ones with the first worker by name. So replicas
-    that know the same workers agree without a word. Without any worker that tells, the last size
-    stays. `size` is in tokens, `odd` has the sizes of workers that publish events of another.
+    `given` holds whatever workers say. Without it `size` is the greatest common divisor of the
+    workers' sizes, of those that publish events if any does, so that a block of each is a whole
+    number of the router's; the smallest where that would be less than a quarter of it, for what is
+    counted in small blocks takes longer. Replicas that know the same workers agree without a word.
+    Without any worker that tells, the last size stays. `size` and `others`, ascending, are in
+    tokens; `odd` has the sizes of publishers that are not followed.
     """
 
     def __init__(self, given: int | None = None) -> None:
         self.size = given or DEFAULT_BLOCK_SIZE
         self.source: SizeSource = "given" if given else "default"
+        self.others: tuple[int, ...] = ()
         self.odd: dict[WorkerId, int] = {}
         self._reported: dict[WorkerId, tuple[bool, int]] = {}
+
+    @property
+    def followed(self) -> tuple[int, ...]:
+        """Return the sizes of the blocks that prompts are looked for by, ascending."""
+        return tuple(sorted((self.size, *self.others)))
 
     def receive(self, worker: WorkerId, size: int, *, events: bool) -> bool:
         """Take the block size that a worker tells, 0 for unknown; return whether `size` changed.
@@ -47,26 +60,24 @@ class BlockSizes:
         return self._reported.pop(worker, None) is not None and self._settle()
 
     def _settle(self) -> bool:
-        before = self.size
-        if self.source != "given":
-            elected = self._elect()
-            if elected:
-                self.size, self.source = elected, "workers"
-        known = self._reported.items()
-        self.odd = {one: size for one, (events, size) in known if events and size != self.size}
+        before, known = self.size, self._reported.items()
+        told = {one: size for one, (events, size) in known if events}
+        published = _most(list(told.values()))
+        sizes = published or _most([size for _, (_, size) in known])
+        if self.source != "given" and sizes:
+            self.size, self.source = _common(sizes), "workers"
+        self.others = tuple(sorted(published - {self.size}))
+        self.odd = {one: size for one, size in told.items() if size not in published}
         return self.size != before
 
-    def _elect(self) -> int:
-        """Return the size of most workers; 0 when none tells a possible one."""
-        votes: dict[int, list[WorkerId]] = {}
-        possible = [
-            (events, size, worker)
-            for worker, (events, size) in self._reported.items()
-            if size <= MOST_BLOCK_SIZE
-        ]
-        publish = any(events for events, _, _ in possible)
-        for events, size, worker in possible:
-            if events == publish:
-                votes.setdefault(size, []).append(worker)
-        ranked = [(-len(workers), min(workers), size) for size, workers in votes.items()]
-        return min(ranked)[2] if ranked else 0
+
+def _most(sizes: list[int]) -> set[int]:
+    """Return the sizes to follow: those of most workers, of equally many the smaller ones."""
+    counts = Counter(size for size in sizes if size <= MOST_BLOCK_SIZE)
+    return set(sorted(counts, key=lambda size: (-counts[size], size))[:MOST_SIZES])
+
+
+def _common(sizes: set[int]) -> int:
+    """Return the size to count in: see `BlockSizes`."""
+    divisor, smallest = math.gcd(*sizes), min(sizes)
+    return divisor if 4 * divisor >= smallest else smallest

@@ -43,6 +43,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
 
     It takes only requests that tolerate all its `taints` and ask for none but its `labels`.
     `caches_late`: its cache counts a prompt once it is prefilled, not from when it is scheduled.
+    `block_size`: tokens of its KV blocks, `total_blocks` and those of its load reports; 0: as many
+    as the router's have.
     """
 
     models: tuple[str, ...] = ()
@@ -51,6 +53,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     labels: frozenset[str] = frozenset()
     taints: frozenset[str] = frozenset()
     caches_late: bool = False
+    block_size: int = 0
 
 
 def as_share(reported: float) -> float:

@@ -137,4 +137,4 @@ def spanned_hashes(
             hashes += pack_chain(seed, packed, block * block_size, block_size, 1)
             seed = int.from_bytes(hashes[-HASH_BYTES:], sys.byteorder)
         done = block + 1
-    return BlockHashes.of(array("Q", hashes), block_size, ids)
+    return BlockHashes.of(array("Q", hashes), block_size, ids, root)

@@ -148,6 +148,10 @@ class FetchPlanner:
         return not (model and models) or model in models
 
     def _share_model(self, one: WorkerId, other: WorkerId) -> bool:
+        """Return whether one's KV blocks can be the other's: of the same model and size."""
+        own_tokens = self._workers.own_tokens
+        if own_tokens.get(one) != own_tokens.get(other):
+            return False
         models, others = self._workers.info(one).models, self._workers.info(other).models
         return not (models and others) or not frozenset(models).isdisjoint(others)
 

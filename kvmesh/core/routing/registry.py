@@ -3,9 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
+import msgspec
+
 from kvmesh._native import ActiveSequences, Speeds, WorkerState
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES
+from kvmesh.core.members.block_sizes import MOST_BLOCK_SIZE
 from kvmesh.core.cost.adapters import AdapterSlots
 from kvmesh.core.engines.fetch import Access
 from kvmesh.core.engines.registry import access_of
@@ -21,6 +24,7 @@ from kvmesh.core.members.worker_info import (
     LoadReport,
     Trust,
     WorkerInfo,
+    as_count,
 )
 from kvmesh.core.routing.decision import UNRESTRICTED, Restriction, RouteRequest
 from kvmesh.core.routing.disaggregation import does_whole
@@ -46,7 +50,8 @@ class WorkerRegistry:
     workers whose events do not count, `late` those whose caches count a prompt once it is
     prefilled; `known` are the states of all, `fetchers` those that can fetch from each other's
     caches; `guard` judges the URLs that workers name; `adapters` knows which LoRA adapters engines
-    hold ready. `sizes` tells how many blocks workers have cached; it is asked with each report.
+    hold ready. `own_tokens`: what a block has of those whose blocks are not of the size that
+    bookings are counted in. `sizes` tells how many blocks workers have cached; it is asked with each report.
     `panic`: nobody is known to be well, requests go to those who may be. `met_any`: some worker has
     been known, though perhaps none is now; while it is not `settled` those that are there may only
     not be heard of yet.
@@ -73,6 +78,7 @@ class WorkerRegistry:
         self.fetch_times = fetch_times or FetchTimes()
         self.known: dict[WorkerId, WorkerState] = {}
         self.fetchers: dict[WorkerId, Access] = {}
+        self.own_tokens: dict[WorkerId, int] = {}
         self._generation = sequences.generation
         self._picky = 0
         self._tainted = 0
@@ -114,6 +120,7 @@ class WorkerRegistry:
             if access is not None:
                 self.fetchers[worker] = access
         state.info = info
+        self._measure(state)
         self._size_up(state)
         distrusted = info.trust in (Trust.DEGRADED, Trust.APPROX)
         for names, there in ((self.distrusted, distrusted), (self.late, info.caches_late)):
@@ -129,7 +136,7 @@ class WorkerRegistry:
         `REPORTS_TO_BELIEVE` reports in a row showed is added to the worker's loads.
         """
         state = self.state(worker)
-        state.report = report
+        report = state.report = _scaled(report, state.own_tokens, self._sequences.block_size)
         if report.adapters is not NO_ADAPTERS:
             self.adapters.receive(worker, report.adapters)
         self._size_up(state)
@@ -159,11 +166,30 @@ class WorkerRegistry:
         state.gaps = ()
         self._sequences.correct(worker, 0, 0, 0)
 
+    def resize(self, before: int) -> None:
+        """Count in blocks of the size that bookings have now; they had `before` tokens."""
+        for state in self.known.values():
+            state.report = _scaled(state.report, before, self._sequences.block_size)
+            self._measure(state)
+            self._size_up(state)
+
+    def _measure(self, state: WorkerState) -> None:
+        """Note whether a worker's blocks have another size than the router's."""
+        own = state.info.block_size
+        possible = 0 < own <= MOST_BLOCK_SIZE and own != self._sequences.block_size
+        state.own_tokens = own if possible else 0
+        self.own_tokens.pop(state.worker, None)
+        if possible:
+            self.own_tokens[state.worker] = own
+
     def _size_up(self, state: WorkerState) -> None:
         """Note how many blocks a worker has, no more than anyone can mean, and how many of them
         hold nothing.
         """
-        told = state.report.total_blocks or state.info.total_blocks
+        size = self._sequences.block_size
+        told = state.report.total_blocks or (
+            as_count(state.info.total_blocks) * (state.own_tokens or size) // size
+        )
         blocks = state.capacity_blocks = min(max(0, told), MOST_TOKENS)
         cached = blocks if self.sizes is None else self.sizes((state.worker,))[0]
         state.blank_blocks = max(0, blocks - cached)
@@ -217,6 +243,7 @@ class WorkerRegistry:
             self._whole_left = self._whole_left or does_whole(state.info.taints)
         self.distrusted.discard(worker)
         self.fetchers.pop(worker, None)
+        self.own_tokens.pop(worker, None)
         self.fetch_times.remove_worker(worker)
         self.late.discard(worker)
 
@@ -395,3 +422,11 @@ class WorkerRegistry:
     def _refusal(self, worker: WorkerId, request: RouteRequest) -> str | None:
         unfit = request.kept_from(worker, self.info(worker))
         return unfit or busy(self.state(worker), self.thresholds)
+
+
+def _scaled(report: LoadReport, size: int, wanted: int) -> LoadReport:
+    """Return a report by blocks of `size` tokens, 0: of `wanted`, by blocks of `wanted`."""
+    if size in (0, wanted):
+        return report
+    used, total = report.used_blocks * size // wanted, report.total_blocks * size // wanted
+    return msgspec.structs.replace(report, used_blocks=used, total_blocks=total)

@@ -76,9 +76,11 @@ class Scheduler:
             index,
             routed,
             self.workers.distrusted,
+            block_size=options.block_size,
             predict_ttl_s=options.predict_ttl_s,
             approx_ttl_s=options.approx_ttl_s,
         )
+        self.overlaps.own_tokens = self.workers.own_tokens
         self.workers.sizes = self.overlaps.cached_blocks
         self.late = LatePrompts(self.workers.late, sequences.bookings, self.overlaps.record)
         self.sessions: Sessions | None = None
@@ -247,11 +249,22 @@ class Scheduler:
 
     def resize(self, block_size: int) -> None:
         """Decide by blocks of another size from now on; bookings keep theirs to their end."""
+        before = self.options.block_size
         self.options = msgspec.structs.replace(self.options, block_size=block_size)
         self.decider.resize(block_size)
         self.course = object()
         self.sequences.resize(block_size)
+        self.overlaps.block_size = block_size
+        self.workers.resize(before)
         self.lengths.resize(block_size)
+
+    def look_for(self, sizes: tuple[int, ...]) -> None:
+        """Look for what workers cache in blocks of these sizes, too, in tokens: 8 at most.
+
+        Prompts whose token ids are kept are hashed once for each. Raises `ValueError`.
+        """
+        self.decider.look_for(sizes)
+        self.overlaps.sizes = sizes
 
     def remove_worker(self, worker: WorkerId) -> list[Booking]:
         """Forget a worker that left; return the bookings released with it."""

@@ -13,7 +13,7 @@ import msgspec
 
 from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import ALL_BLOCKS, BlockHashes, Hashes
+from kvmesh.core.blocks.hashing import ALL_BLOCKS, NO_HASHES, BlockHashes, Hashes
 from kvmesh.core.members.loads import LOCAL
 from kvmesh.core.routing.overdue import SLACK
 from kvmesh.core.routing.scheduler import Scheduler
@@ -198,7 +198,11 @@ class Unwatched:
         """Return the prompt's last full block, if its worker has yet to tell of it."""
         scheduler, worker = self._scheduler, booking.worker
         untold = scheduler.overlaps.index is None or worker in scheduler.workers.distrusted
-        if untold or scheduler.options.mode != "kv" or not hashes.blocks:
+        if untold or scheduler.options.mode != "kv":
+            return None
+        if own := scheduler.workers.own_tokens.get(worker):
+            hashes = (isinstance(hashes, BlockHashes) and hashes.by(own)) or NO_HASHES
+        if not hashes.blocks:
             return None
         last = hashes.upto(ALL_BLOCKS)[-1:]
         found = BlockHashes.of(last, scheduler.options.block_size)

@@ -118,6 +118,11 @@ static inline long long believed_at(const Asked *asked, const WorkerState *state
     return state->routed_in == asked->question ? state->routed : 0;
 }
 
+/* Return how much of the prompt a worker's events tell of, whether they count or not. */
+static inline long long told_at(const Asked *asked, const WorkerState *state) {
+    return state->told_in == asked->question ? state->told : 0;
+}
+
 /* core.cost.terms.Candidate.slow_ms */
 static inline double slow_ms_of(const Asked *asked, const WorkerState *state) {
     return state->prefill->slow_ms * asked->answer_tokens;

@@ -65,6 +65,7 @@ static int hash_prompt(Decider *self, Request *request, const AskedPrompt *promp
     }
     request->prompt_tokens = count;
     question->blocks = blocks;
+    question->root = prompt->root;
     question->hashes = self->hashes;
     question->ids = (const uint8_t *)ids;
     question->id_count = count;
@@ -142,24 +143,9 @@ static int keep_all(Decider *self, const Question *question, Record *record, PyO
     return 0;
 }
 
-static long long event_blocks_of(const Decider *self, const Cohort *cohort, const WorkerState *state) {
-    for (Py_ssize_t i = 0; i < self->event_drops.count; i++) {
-        const Drop *drop = self->event_drops.drops + i;
-        for (uint32_t word = drop->start; word < drop->size; word++) {
-            for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
-                uint32_t slot = 64 * word + (uint32_t)__builtin_ctzll(bits);
-                if (slot < cohort->indexed.count && cohort->indexed.states[slot] == state) {
-                    return drop->depth;
-                }
-            }
-        }
-    }
-    return 0;
-}
-
 /* Return what is recorded of a choice, a new reference; NULL with an error set. */
 static Record *note_choice(Decider *self, const Request *request, const Question *question,
-                           const Cohort *cohort, Py_ssize_t chosen, const CandidateTerms *terms) {
+                           Py_ssize_t chosen, const CandidateTerms *terms) {
     WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->states, chosen);
     Record *record = record_new();
     NEED_OR_NULL(record);
@@ -167,7 +153,7 @@ static Record *note_choice(Decider *self, const Request *request, const Question
     record->worker = Py_NewRef(state->worker);
     record->policy = Py_NewRef(self->by->policy);
     record->block_count = question->blocks;
-    record->told_blocks = event_blocks_of(self, cohort, state);
+    record->told_blocks = told_at(&question->asked, state);
     record->chosen = *terms;
     record->score = self->costs[chosen];
     record->prompt_tokens = request->prompt_tokens;
@@ -358,7 +344,7 @@ static PyObject *place(Decider *self, Request *request, Question *question) {
     if (self->by->mode != MODE_KV && price_blind(self, question, chosen, request->whole) < 0) {
         return NULL;
     }
-    Record *record = note_choice(self, request, question, cohort, chosen, &terms);
+    Record *record = note_choice(self, request, question, chosen, &terms);
     Placed *placed = record == NULL ? NULL : book(self, request, question, record);
     Py_XDECREF(record);
     if (placed != NULL &&
@@ -507,6 +493,15 @@ static int read_choice(Decider *self, PyObject *const *args, Request *request, Q
         (args[3] != Py_None && PyObject_GetBuffer(args[3], &request->packed, PyBUF_SIMPLE) < 0)) {
         return -1;
     }
+    if (self->other_count && request->packed.buf != NULL) {
+        PyObject *root = PyObject_GetAttr(args[1], interned.root);
+        question->root = root == NULL ? 0 : PyLong_AsUnsignedLongLong(root);
+        Py_XDECREF(root);
+        if (PyErr_Occurred()) {
+            PyBuffer_Release(&request->packed);
+            return -1;
+        }
+    }
     request->hashed = Py_NewRef(args[1]);
     question->ids = request->packed.buf;
     question->id_count = request->packed.len / (Py_ssize_t)sizeof(uint32_t);
@@ -537,7 +532,7 @@ PyObject *decider_choose(Decider *self, ARGUMENTS) {
         Py_ssize_t chosen = choose(self, &request, &question, &cohort, &terms);
         if (chosen >= 0 && (self->by->mode == MODE_KV ||
                             price_blind(self, &question, chosen, request.whole) == 0)) {
-            record = (PyObject *)note_choice(self, &request, &question, cohort, chosen, &terms);
+            record = (PyObject *)note_choice(self, &request, &question, chosen, &terms);
         }
         self->busy = 0;
         self->likeliest = 0;

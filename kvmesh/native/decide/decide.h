@@ -20,7 +20,7 @@
 #include "speeds/lengths.h"
 #include "speeds/speeds.h"
 
-enum { COHORTS = 8 };
+enum { COHORTS = 8, MOST_SIZES = 8 };
 
 /* Which of some workers is behind which slot; NULL where it is none of them. */
 typedef struct {
@@ -84,6 +84,8 @@ typedef struct {
     PyObject *replica;    /* str */
     double predict_ttl_s, approx_ttl_s;
     long long block_size;
+    long long others[MOST_SIZES]; /* tokens: of further blocks that events tell of */
+    int other_count;
     int busy;        /* a decision is under way */
     int likeliest;   /* it is a dry run: nothing is drawn */
     int smallest;    /* of equal workers, those that have least cached are taken */
@@ -101,11 +103,11 @@ typedef struct {
     Py_ssize_t *withheld; /* by slot of the view: so deep nothing is believed of the worker */
     uint32_t withheld_room, withheld_count; /* count 0: nobody is withheld */
     ScanTokens ids;
-    uint64_t *hashes;
+    uint64_t *hashes, *other_hashes;
     double *costs;
     Py_ssize_t *ties;
     PyObject **names; /* borrowed */
-    Py_ssize_t hash_room, cost_room;
+    Py_ssize_t hash_room, other_room, cost_room;
 } Decider;
 
 /* A request that was decided and is on its way. */
@@ -151,7 +153,8 @@ typedef struct {
     Py_ssize_t count;
     const uint64_t *hashes;
     Py_ssize_t blocks;
-    const uint8_t *ids; /* the prompt's tokens */
+    const uint8_t *ids; /* the prompt's tokens, NULL: not known */
+    uint64_t root;      /* the seed of its first block */
     Py_ssize_t id_count;
     Py_ssize_t deepest; /* most blocks that any worker has on its device, or is believed to */
     long long reach;    /* the same in any memory */

@@ -37,7 +37,7 @@ static void decider_dealloc(Decider *self) {
     drops_free(&self->believed_drops);
     cut_free(&self->cut);
     scan_release(&self->ids);
-    FREE_ALL(self->withheld, self->hashes, self->costs, self->ties, self->names);
+    FREE_ALL(self->withheld, self->hashes, self->other_hashes, self->costs, self->ties, self->names);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -123,6 +123,24 @@ static PyObject *decider_resize(Decider *self, PyObject *size) {
     Py_RETURN_NONE;
 }
 
+/* look_for(sizes): those besides its own in which workers tell what they cache */
+static PyObject *decider_look_for(Decider *self, PyObject *sizes) {
+    REFUSE_OR_NULL(!PyTuple_CheckExact(sizes) || PyTuple_GET_SIZE(sizes) > MOST_SIZES,
+                   PyExc_ValueError, "block sizes are a tuple of %d at most, not %.100R",
+                   MOST_SIZES, sizes);
+    REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "blocks were resized within a decision");
+    long long others[MOST_SIZES] = {0};
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(sizes); i++) {
+        others[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(sizes, i));
+        TRY_OR_NULL(no_error());
+        REFUSE_OR_NULL(others[i] < 1 || others[i] > MOST_BLOCK_SIZE, PyExc_ValueError,
+                       "a block has 1 to %lld tokens, not %lld", MOST_BLOCK_SIZE, others[i]);
+    }
+    memcpy(self->others, others, sizeof others);
+    self->other_count = (int)PyTuple_GET_SIZE(sizes);
+    Py_RETURN_NONE;
+}
+
 /* tell(outbox | None) */
 static PyObject *decider_publish_to(Decider *self, PyObject *outbox) {
     REFUSE_OR_NULL(outbox != Py_None && !Py_IS_TYPE(outbox, &outbox_type), PyExc_TypeError,
@@ -137,6 +155,7 @@ MEMBERS(decider_members,
 METHODS(decider_methods,
     METHOD_O("follow", decider_follow),
     METHOD_O("resize", decider_resize),
+    METHOD_O("look_for", decider_look_for),
     METHOD_O("publish_to", decider_publish_to),
     METHOD_FASTCALL("decide", decider_decide),
     METHOD_FASTCALL("choose", decider_choose),

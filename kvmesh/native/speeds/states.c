@@ -35,7 +35,7 @@ static int state_set_loads(WorkerState *self, PyObject *value, void *Py_UNUSED(c
 MEMBERS(state_members,
     FIELDS(WorkerState, T_OBJECT_EX, READONLY, worker, prefill)
     FIELDS(WorkerState, T_OBJECT_EX, 0, info, report, gaps)
-    FIELDS(WorkerState, T_LONGLONG, 0, capacity_blocks, blank_blocks)
+    FIELDS(WorkerState, T_LONGLONG, 0, capacity_blocks, blank_blocks, own_tokens)
     FIELDS(WorkerState, T_DOUBLE, 0, failure_share, lost_ms))
 
 GETTERS(state_getters,

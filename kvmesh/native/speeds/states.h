@@ -19,11 +19,14 @@ typedef struct {
     Loads *loads;
     Ratio *prefill;
     long long capacity_blocks, blank_blocks;
+    long long own_tokens; /* a block of its own has so many, 0: as many as the router's */
     double failure_share, lost_ms;
     uint64_t asked;    /* number of the last question in which it had any overlap */
     long long overlap; /* blocks in that question */
     uint64_t routed_in; /* number of the last question of which anything was sent there lately */
     long long routed;   /* blocks in that question */
+    uint64_t told_in; /* number of the last question of which its events tell anything */
+    long long told;   /* blocks in that question */
     uint64_t prepared_in; /* number of the last question in which it has to bring or load anything */
     long long fetched, worth, slower; /* in that question: core.cost.terms.Brought: tokens from another
                                        * worker, what bringing is worth in tokens, blocks of the overlap

@@ -237,21 +237,6 @@ async def test_a_router_of_another_block_size_and_no_sidecar_are_found(
     assert {"router block size", "sidecar", "router mode"} <= set(failed(findings))
 
 
-async def test_a_mesh_router_warns_of_blocks_of_another_size(
-    nats_server: NatsServer, namespace: str
-) -> None:
-    async with (
-        engine(block_size=32) as mocker,
-        running(sidecar(mocker, nats_server, namespace).serve),
-        client_of(router(nats_server, namespace, kv_cache_block_size=16)) as http,
-    ):
-        page = await seen(http, "/ready", lambda page: "no prefix can match" in str(page))
-        reported = str(page)
-
-    assert "w: no prefix can match: KV blocks have 32 tokens" in reported
-    assert "start the router with --kv-cache-block-size 32" in reported
-
-
 async def test_an_engine_is_no_router() -> None:
     async with engine() as mocker:
         settings = DoctorSettings(engine_url=mocker.url, router_url=mocker.url, probe=False)

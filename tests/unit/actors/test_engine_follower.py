@@ -11,7 +11,6 @@ from kvmesh.actors.engine_messages import (
     EngineRestarted,
     EngineServed,
     PromptServed,
-    RouterResized,
 )
 from kvmesh.actors.kernel import Effect, Log, Message
 from kvmesh.actors.messages import TrustChanged
@@ -43,7 +42,7 @@ def store(block_size: int = 4, blocks: int = 3) -> object:
 class Driver:
     def __init__(self, *, replays: bool = False) -> None:
         self.index = KvIndex()
-        options = FollowerOptions(W, 4, silent_requests=3, silent_s=10.0, replays=replays)
+        options = FollowerOptions(W, silent_requests=3, silent_s=10.0, replays=replays)
         self.follower = EngineFollower(self.index, options, name="follower-w")
         self.trust: list[tuple[Trust, str]] = []
 
@@ -113,22 +112,13 @@ def test_bytes_that_are_no_batch_count_as_a_loss() -> None:
     assert driver.trust[-1][0] is Trust.DEGRADED
 
 
-def test_blocks_of_another_size_are_told_with_the_remedy() -> None:
+def test_blocks_of_any_size_are_trusted() -> None:
     driver = Driver()
 
     driver.tell(EngineConnected(connected=True), batch(store(6, 2)))
-
-    assert driver.trust[-1][0] is Trust.APPROX
-    assert "--kv-cache-block-size 6" in driver.trust[-1][1]
-
-
-def test_a_router_that_takes_the_engines_block_size_trusts_it() -> None:
-    driver = Driver()
-    driver.tell(EngineConnected(connected=True), batch(store(6, 2)))
-
-    driver.tell(RouterResized(6))
 
     assert driver.trust[-1] == (Trust.EXACT, "")
+    assert driver.follower.block_size == 6
 
 
 def test_answers_without_any_event_for_long_mean_that_events_stopped() -> None:

@@ -131,46 +131,56 @@ def test_other_messages_are_ignored() -> None:
     assert list(make_router().receive(Tick(), 0.0)) == []
 
 
-def test_a_differing_block_size_is_an_error_once_and_ends_when_it_agrees() -> None:
+def test_blocks_of_another_size_than_given_are_looked_for_until_their_worker_leaves() -> None:
     router = make_router()
-    odd = msgspec.structs.replace(BEAT, block_size=32)
+
+    effects = list(router.receive(WorkerSeen(msgspec.structs.replace(BEAT, block_size=32)), 0.0))
+
+    assert effects == []
+    assert router.scheduler.overlaps.sizes == (32,)
+    router.receive(WorkerGone(BEAT.worker), 1.0)
+    assert router.scheduler.overlaps.sizes == ()
+    assert router.scheduler.options.block_size == 16
+
+
+def test_without_a_block_size_given_that_in_which_all_workers_can_be_counted_is_taken() -> None:
+    router = make_router(block_size=None)
+    one, two = (
+        msgspec.structs.replace(BEAT, worker=WorkerId(name), block_size=size)
+        for name, size in (("w1", 64), ("w2", 32))
+    )
+
+    first = list(router.receive(WorkerSeen(one), 0.0))
+    second = list(router.receive(WorkerSeen(two), 1.0))
+    both = router.sizes.size, router.scheduler.overlaps.sizes
+    gone = list(router.receive(WorkerGone(WorkerId("w2")), 3.0))
+
+    assert [(log.level, log.event) for log in first if isinstance(log, Log)] == [
+        ("info", "block size taken from the workers")
+    ]
+    assert [(log.level, log.fields) for log in second if isinstance(log, Log)] == [
+        ("warning", {"block_size": 32, "before": 64, "others": "64"})
+    ]
+    assert both == (32, (64,))
+    assert [log.fields["before"] for log in gone if isinstance(log, Log)] == [32]
+    assert router.scheduler.options.block_size == router.sizes.size == 64
+    assert router.scheduler.overlaps.sizes == ()
+
+
+def test_a_block_size_that_is_not_followed_is_an_error_once_and_ends() -> None:
+    router = make_router()
+    odd = msgspec.structs.replace(BEAT, block_size=10**25)
 
     first = list(router.receive(WorkerSeen(odd), 0.0))
     again = list(router.receive(WorkerSeen(odd), 1.0))
 
     assert [effect.level for effect in first if isinstance(effect, Log)] == ["error"]
     assert again == []
-    assert router.sizes.odd == {WorkerId("w1"): 32}
+    assert router.sizes.odd == {WorkerId("w1"): 10**25}
 
     router.receive(WorkerSeen(BEAT), 2.0)
 
     assert router.sizes.odd == {}
-
-
-def test_without_a_block_size_given_that_of_most_workers_is_taken_and_the_others_are_an_error() -> (
-    None
-):
-    router = make_router(block_size=None)
-    two, three = (
-        msgspec.structs.replace(BEAT, worker=WorkerId(name), block_size=32) for name in ("w2", "w3")
-    )
-    one = msgspec.structs.replace(BEAT, block_size=64)
-
-    first = list(router.receive(WorkerSeen(one), 0.0))
-    odd = list(router.receive(WorkerSeen(two), 1.0))
-    outvoted = list(router.receive(WorkerSeen(three), 2.0))
-    (unmatched,) = router.unmatched()
-    gone = list(router.receive(WorkerGone(WorkerId("w3")), 3.0))
-
-    assert [(log.level, log.event) for log in first if isinstance(log, Log)] == [
-        ("info", "block size taken from the workers")
-    ]
-    assert [log.level for log in odd if isinstance(log, Log)] == ["error"]
-    assert [log.fields["block_size"] for log in outvoted if isinstance(log, Log)] == [32]
-    remedy = "start all engines of the bucket with one block size"
-    assert unmatched == ("w1", f"KV blocks have 64 tokens, this router's 32: {remedy}")
-    assert [log.fields["before"] for log in gone if isinstance(log, Log)] == [32]
-    assert router.scheduler.options.block_size == router.sizes.size == 64
 
 
 def test_a_worker_with_another_hash_secret_is_an_error_once_and_ends_when_it_agrees() -> None:
@@ -196,14 +206,14 @@ def test_a_worker_with_another_hash_secret_is_an_error_once_and_ends_when_it_agr
 def test_workers_that_can_never_match_are_named_with_the_remedy() -> None:
     router = make_router()
     assert router.unmatched() == []
-    for worker, changes in (("w1", {"block_size": 32}), ("w2", {"secret_mark": 5})):
+    for worker, changes in (("w1", {"block_size": 10**25}), ("w2", {"secret_mark": 5})):
         beat = msgspec.structs.replace(BEAT, worker=WorkerId(worker), **changes)
         router.receive(WorkerSeen(beat), 0.0)
 
     [(first, sizes), (second, secrets)] = router.unmatched()
 
     assert (first, second) == ("w1", "w2")
-    assert "--kv-cache-block-size 32" in sizes
+    assert "routers follow 8 block sizes" in sizes
     assert "--hash-secret-file" in secrets
 
 

@@ -20,7 +20,6 @@ def worker(**changes: Any) -> WorkerFacts:
         "worker": "w",
         "url": "http://H:8000/",
         "models": ("m",),
-        "block_size": 16,
         "trust": "exact",
     }
     return WorkerFacts(**seen | changes)
@@ -83,7 +82,10 @@ def test_what_is_no_router_is_said_to_be_none() -> None:
         ({"why_not_ready": "draining"}, Level.WARN, "router", "not ready: draining"),
         ({"mode": "random"}, Level.FAIL, "router mode", "does not look at caches"),
         ({"kv_events": False}, Level.WARN, "router mode", "guessed"),
-        ({"block_size": 32, "workers": ()}, Level.FAIL, "router block size", "the engine's 16"),
+        (
+            {"block_sizes": (32, 64), "workers": ()},
+            *(Level.FAIL, "router block size", "blocks of 32, 64, as --kv-cache-block-size says"),
+        ),
         (
             {"block_size": 32, "block_size_from": "default", "workers": ()},
             *(Level.FAIL, "router block size", "by default, no worker has reported its own"),
@@ -111,7 +113,6 @@ def test_what_is_wrong_with_a_router_is_named(
         ({"trust": "catching-up"}, "not all read yet"),
         ({"trust": "degraded"}, "events were lost"),
         ({"trust": "approx"}, "it has no events"),
-        ({"block_size": 32}, "publishes blocks of 32, the router reads 16"),
         ({"models": ("other",)}, "its sidecar says ['other'], the engine serves ['m']"),
     ],
 )
@@ -120,6 +121,10 @@ def test_why_a_worker_is_not_exact_is_said(changes: dict[str, Any], words: str) 
 
     assert (level, topic) == (Level.FAIL, "worker w")
     assert words in text
+
+
+def test_any_of_the_sizes_that_a_router_looks_for_is_right() -> None:
+    assert not wrong(router(block_size=8, block_sizes=(8, 16)))
 
 
 def test_a_cache_that_changes_before_requests_start_is_a_warning() -> None:
@@ -147,7 +152,7 @@ def test_the_engines_own_block_size_counts_where_no_event_shows_one() -> None:
     engine = msgspec.structs.replace(ENGINE, sources=(), block_size=32)
 
     assert (
-        "the engine's 32"
+        "the engine's have 32"
         in {one.topic: one.text for one in wrong(router(), engine)}["router block size"]
     )
 

@@ -16,7 +16,8 @@ def make_view(
     distrusted: frozenset[WorkerId] = frozenset(),
     predict_ttl_s: float = 5.0,
 ) -> OverlapView:
-    return OverlapView(index, routed, distrusted, predict_ttl_s=predict_ttl_s, approx_ttl_s=120.0)
+    ttls = {"predict_ttl_s": predict_ttl_s, "approx_ttl_s": 120.0}
+    return OverlapView(index, routed, distrusted, block_size=16, **ttls)
 
 
 def make_index(**held: int) -> KvIndex:
