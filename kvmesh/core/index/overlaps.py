@@ -139,7 +139,8 @@ class OverlapView:
         for hashes in others:
             groups, longer = index.find_hits(hashes)
             found += [(self._of(hashes, depth), who) for depth, who in groups]
-            ends.update((worker, self._of(hashes, depth)) for worker, depth in longer.items())
+            for worker, depth in longer.items():
+                ends[worker] = max(self._of(hashes, depth), ends.get(worker, 0))
         return sorted((one for one in found if one[0]), key=_DEPTH, reverse=True), ends
 
     def _of(self, hashes: BlockHashes, depth: int) -> int:

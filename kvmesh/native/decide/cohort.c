@@ -248,8 +248,9 @@ static int withhold(Decider *self, const View *view, int distrust, long long siz
         int doubted = distrust ? PySet_Contains(self->distrusted, worker) : 0;
         Py_DECREF(worker);
         TRY(doubted);
-        if (one.hit < one.depth && !doubted) {
-            self->withheld[one.slot] = (Py_ssize_t)(one.depth * size / self->block_size);
+        Py_ssize_t depth = (Py_ssize_t)(one.depth * size / self->block_size);
+        if (one.hit < one.depth && !doubted && depth > self->withheld[one.slot]) {
+            self->withheld[one.slot] = depth;
         }
     }
     return 0;

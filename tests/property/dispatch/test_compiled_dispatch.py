@@ -62,6 +62,7 @@ QUICK = ("predicted-time", "prefill-decode", "lmetric")
 MODES: tuple[RouterMode, ...] = ("kv", "round-robin", "random", "least-loaded", "power-of-two")
 MODEL = "m"
 SIZE = 4
+OTHER_SIZES = (6, 16)
 LABELS = {one: frozenset({"zone=b" if one > "w2" else "zone=a"}) for one in WORKERS}
 SALTS = st.sampled_from(["", "", "tenant"])
 TEXTS = [
@@ -361,9 +362,17 @@ class TwoWays(RuleBasedStateMachine):
         blocks=st.sampled_from([0, 20, 10_000]),
         trust=st.sampled_from([Trust.EXACT, Trust.EXACT, Trust.DEGRADED]),
         late=st.booleans(),
+        own=st.sampled_from([0, 0, 0, SIZE, *OTHER_SIZES]),
     )
     def join(
-        self, worker: WorkerId, models: Any, blocks: int, trust: Trust, *, late: bool = False
+        self,
+        worker: WorkerId,
+        models: Any,
+        blocks: int,
+        trust: Trust,
+        *,
+        late: bool = False,
+        own: int = 0,
     ) -> None:
         for side in self.sides:
             name = same_name(worker)
@@ -374,6 +383,7 @@ class TwoWays(RuleBasedStateMachine):
                 trust=trust,
                 labels=LABELS[worker],
                 caches_late=late,
+                block_size=own,
             )
             side.scheduler.workers.describe(name, info)
 
@@ -402,15 +412,27 @@ class TwoWays(RuleBasedStateMachine):
         share=st.floats(0, 1),
         salt=SALTS,
         tier=st.sampled_from([0, 0, 0, 0, 1, 2]),
+        own=st.sampled_from([0, 0, *OTHER_SIZES]),
     )
     def store(
-        self, worker: WorkerId, text: str, share: float, salt: str = "", tier: int = 0
+        self,
+        worker: WorkerId,
+        text: str,
+        share: float,
+        salt: str = "",
+        tier: int = 0,
+        own: int = 0,
     ) -> None:
-        hashes = hashes_of(text, self.size, salt).upto(1 << 40)
+        hashes = hashes_of(text, own or self.size, salt).upto(1 << 40)
         run = pack_hashes(hashes[: int(share * len(hashes))])
         for side in self.sides:
             if side.index is not None:
                 side.index.store(worker, ROOT, run, tier)
+
+    @rule(sizes=st.sampled_from([(), OTHER_SIZES[:1], OTHER_SIZES]))
+    def look_for(self, sizes: tuple[int, ...]) -> None:
+        for side in self.sides:
+            side.scheduler.look_for(sizes)
 
     @rule(
         worker=st.sampled_from(WORKERS),
@@ -437,11 +459,14 @@ class TwoWays(RuleBasedStateMachine):
         rule=st.sampled_from([None, Reuse(), Reuse(0, 1), Reuse(1), Reuse(3, 1)]),
         step=st.integers(1, 7),
         gone=st.booleans(),
+        own=st.sampled_from([0, 0, *OTHER_SIZES]),
     )
-    def group(self, worker: WorkerId, text: str, rule: Reuse | None, step: int, gone: bool) -> None:
+    def group(
+        self, worker: WorkerId, text: str, rule: Reuse | None, step: int, gone: bool, own: int = 0
+    ) -> None:
         """Give a worker a rule, and ends or fewer of them."""
         lookahead = 0 if rule is None else rule.lookahead
-        keys = ends_of(text, self.size, lookahead, step)
+        keys = ends_of(text, own or self.size, lookahead, step)
         for side in self.sides:
             if side.index is None:
                 continue
@@ -777,22 +802,25 @@ def test_grouped_workers_are_decided_over_alike(seed: int) -> None:
     rng, ways = random.Random(seed), TwoWays()
     blocks = rng.choice([24, 1 << 20, 1 << 20])
     ways.begin("kv", rng.choice(QUICK), blocks, seed, 3, 5.0)
+    sizes = OTHER_SIZES if seed % 2 else ()
+    ways.look_for(sizes)
     cut = compiled = 0
     for number in range(120):
-        worker, text = rng.choice(WORKERS), rng.choice(TEXTS)
+        worker, text, own = rng.choice(WORKERS), rng.choice(TEXTS), rng.choice((0, *sizes))
         match rng.randrange(9):
             case 0:
                 rule = rng.choice([Reuse(), Reuse(0, 1), Reuse(1), Reuse(3, 1)])
-                ways.group(worker, text, rule, rng.randint(1, 7), gone=False)
+                ways.group(worker, text, rule, rng.randint(1, 7), gone=False, own=own)
             case 1:
-                ways.group(worker, text, None, rng.randint(1, 7), gone=rng.random() < 0.5)
+                gone = rng.random() < 0.5
+                ways.group(worker, text, None, rng.randint(1, 7), gone=gone, own=own)
             case 2 | 3:
-                ways.store(worker, text, rng.random())
+                ways.store(worker, text, rng.random(), own=own)
             case 4:
                 ways.receive(worker, text, rng.random())
             case 5:
                 trust = rng.choice([Trust.EXACT, Trust.EXACT, Trust.DEGRADED])
-                ways.join(worker, (), 0, trust, late=rng.random() < 0.3)
+                ways.join(worker, (), 0, trust, late=rng.random() < 0.3, own=own)
             case 6:
                 ways.wait(rng.choice([0.02, 0.5, 3.0]))
             case _:

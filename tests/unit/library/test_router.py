@@ -52,6 +52,20 @@ def test_the_worker_that_holds_most_is_chosen_and_booked() -> None:
     assert router.statistics().decisions == 1
 
 
+def test_a_worker_may_have_blocks_of_a_size_of_its_own() -> None:
+    router = make_router()
+    router.add_worker("w2", 0.0, WorkerInfo(block_size=6))
+    store(router, "w1", 4)
+    hashes = sequence_hashes(PROMPT, 6)[:4]
+    router.apply_event("w2", Stored(ROOT, pack_hashes(hashes)))
+
+    assert router.find_matches_for_request(PROMPT, 0.0) == {"w1": 4, "w2": 6}
+    router.remove_worker("w2")
+    router.add_worker("w2", 0.0)
+    router.apply_event("w2", Stored(ROOT, pack_hashes(hashes)))
+    assert router.find_matches_for_request(PROMPT, 0.0) == {"w1": 4}
+
+
 def test_tokens_behind_a_block_decide_where_they_are_asked_for() -> None:
     router = make_router()
     store(router, "w2", 8)

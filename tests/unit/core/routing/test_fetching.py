@@ -104,6 +104,17 @@ def test_blocks_of_another_model_are_not_fetched(
     assert (decision.brought is not None) == fetched
 
 
+@pytest.mark.parametrize("size", [0, 16, 32])
+def test_blocks_of_another_size_are_not_fetched(size: int) -> None:
+    fleet = Fleet(LMCACHE).busy()
+    info = WorkerInfo(labels=fleet.labels, total_blocks=100_000, block_size=size)
+    fleet.scheduler.workers.describe(B, info)
+
+    decision = fleet.decide(fleet.request(pinned_worker=B))
+
+    assert (decision.brought is not None) == (size != 32)
+
+
 def test_groups_do_not_fetch_from_each_other() -> None:
     fleet = Fleet(LMCACHE)
     fleet.labels = frozenset({"kvmesh/fetch/lmcache/two"})

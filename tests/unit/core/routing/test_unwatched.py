@@ -2,8 +2,15 @@ import msgspec
 import pytest
 
 from kvmesh.core.blocks.events import ROOT, WorkerId
-from kvmesh.core.blocks.hashing import NO_HASHES, BlockHashes, pack_hashes
+from kvmesh.core.blocks.hashing import (
+    NO_HASHES,
+    BlockHashes,
+    pack_hashes,
+    pack_tokens,
+    sequence_hashes,
+)
 from kvmesh.core.members.loads import Demand
+from kvmesh.core.members.worker_info import WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.unwatched import (
@@ -86,6 +93,23 @@ def test_a_prompt_is_computed_when_its_worker_tells_of_its_last_block() -> None:
 
     assert (before, unwatched.check(0.2)) == ([], [Prefilled("r1", seen=True)])
     assert unwatched.check(0.3) == []
+
+
+def test_a_worker_with_blocks_of_another_size_tells_of_the_last_of_its_own() -> None:
+    unwatched, scheduler = make_unwatched()
+    scheduler.workers.describe(W1, WorkerInfo(block_size=32))
+    ids = bytes(pack_tokens(list(range(100))))
+    for name, kept in (("r1", ids), ("r2", None), ("r3", ids[: 17 * 4])):
+        hashes = BlockHashes(ids if kept is None else kept, SIZE, ROOT, kept)
+        book(scheduler, name)
+        unwatched.add(name, hashes, 9.0)
+    run = sequence_hashes(list(range(96)), 32)
+
+    index_of(scheduler).store(W1, ROOT, pack_hashes(run[:2]))
+    before = unwatched.check(0.1)
+    index_of(scheduler).store(W1, run[1], pack_hashes(run[2:]))
+
+    assert (before, unwatched.check(0.2)) == ([], [Prefilled("r1", seen=True)])
 
 
 def test_another_workers_blocks_prove_nothing() -> None:
