@@ -28,8 +28,8 @@ class FollowerOptions(msgspec.Struct, frozen=True):
     """Whose events, and when their absence is taken for a fault.
 
     `block_size` is the engine's as far as it is known, `secret` what requests are hashed with, too.
-    Events have stopped when `silent_requests` answers that must have stored blocks came since the last batch, the first of
-    them `silent_s` ago. `engine` is its kind.
+    Events have stopped when `silent_requests` answers that must have stored blocks came since the
+    last batch, the first of them `silent_s` ago. `engine` is its kind.
     """
 
     worker: WorkerId
@@ -48,7 +48,8 @@ class FollowerOptions(msgspec.Struct, frozen=True):
 class EngineFollower:
     """Folds one engine's batches into `index` and judges how far that may be believed.
 
-    Without a connection, with batches lost or with events that stopped, the worker is distrusted, so that it is routed by what was sent to it; it comes back by itself.
+    Without a connection, with batches lost or with events that stopped, the worker is distrusted,
+    so that it is routed by what was sent to it; it comes back by itself.
     """
 
     def __init__(self, index: KvIndex, options: FollowerOptions, *, name: str) -> None:

@@ -240,7 +240,9 @@ class Registry:
         late = engine_of(beat.engine_kind).caches_late
         blocks = beat.load.report().total_blocks
         info = WorkerInfo(
-            *(beat.models, blocks, trust, labels, taints), caches_late=late, block_size=beat.block_size
+            *(beat.models, blocks, trust, labels, taints),
+            caches_late=late,
+            block_size=beat.block_size,
         )
         self.workers.describe(beat.worker, info)
 

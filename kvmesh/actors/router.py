@@ -190,7 +190,7 @@ class Router:
         return (*effects, Log("error", "block size not followed, no prefix can match", fields))
 
     def _settle(self, level: Literal["info", "warning"], *, changed: bool) -> Iterable[Effect]:
-        """Look for blocks of all sizes that there are; tell everyone where the router's `changed`."""
+        """Look for blocks of all sizes; tell everyone where the router's own `changed`."""
         if self.sizes.others != self.scheduler.overlaps.sizes:
             self.scheduler.look_for(self.sizes.others)
         if not changed:

@@ -80,8 +80,11 @@ class StaticRegistry:
         labels, taints = frozenset(beat.labels), frozenset(beat.taints)
         late = engine_of(beat.engine_kind).caches_late
         info = WorkerInfo(
-            *(beat.models, load.total_blocks), labels=labels, taints=taints,
-            caches_late=late, block_size=beat.block_size,
+            *(beat.models, load.total_blocks),
+            labels=labels,
+            taints=taints,
+            caches_late=late,
+            block_size=beat.block_size,
         )
         self._describe(worker, info, events=beat.events)
         report = load.report()

@@ -109,8 +109,8 @@ class CostSettings:
     router_temperature: Temperature = 0.0
     """Softmax temperature over range-normalised costs; 0 always takes the best."""
     kv_cache_block_size: BlockSize = None
-    """Tokens a KV block; default: as the engines say, until then 16. Given, it must equal theirs:
-    no prefix is found at an engine with another."""
+    """Tokens a KV block that routers count in; default: as the engines say, until then 16. Engines
+    with another size are found all the same."""
     hash_secret_file: Path | None = None
     """File with a secret of at least 16 bytes that keys all block hashes, so that nobody can craft
     prompts whose hashes collide; the same for every router and worker of a bucket, as `kvmesh up`

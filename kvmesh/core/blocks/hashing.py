@@ -255,7 +255,10 @@ class BlockHashes:
 
     @classmethod
     def of(
-        cls, hashes: Sequence[int], block_size: int, ids: bytes | memoryview | None = None,
+        cls,
+        hashes: Sequence[int],
+        block_size: int,
+        ids: bytes | memoryview | None = None,
         root: int = ROOT,
     ) -> Self:
         """Return ready-made `hashes`, root first; its `tokens_count` covers the full blocks.

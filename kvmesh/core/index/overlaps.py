@@ -100,16 +100,7 @@ class OverlapView:
         others = self._by_other_sizes(hashes)
         if others and index is not None:
             reported, chains = self._join(index, others, reported, chains)
-        routed: Groups = []
-        for believed in (self.routed, self.hints):
-            # Nothing is believed of which no end is near: a replica alone hears nothing.
-            if believed is not None and believed.next_end != inf:
-                if believed.next_end <= now:
-                    believed.expire(now, _EXPIRED_AT_ONCE)
-                routed = routed + believed.find_groups(hashes)
-        groups = reported
-        if routed and self.own_tokens:
-            routed = self._whole_blocks(routed)
+        routed, groups = self._believed(hashes, now), reported
         if chains and routed:
             routed = self._untold(routed, chains)
         if routed:
@@ -123,6 +114,25 @@ class OverlapView:
     def has_lookahead(self) -> bool:
         """Return whether a search asks for a prompt's token ids, not for its hashes alone."""
         return self.index is not None and (bool(self.sizes) or self.index.ends.has_lookahead)
+
+    def _believed(self, hashes: Hashes, now: float) -> Groups:
+        """Return what decisions tell, of each worker in whole blocks of its own, in no order."""
+        routed: Groups = []
+        for believed in (self.routed, self.hints):
+            # Nothing is believed of which no end is near: a replica alone hears nothing.
+            if believed is not None and believed.next_end != inf:
+                if believed.next_end <= now:
+                    believed.expire(now, _EXPIRED_AT_ONCE)
+                routed = routed + believed.find_groups(hashes)
+        if not self.own_tokens:
+            return routed
+        size, own = self.block_size, self.own_tokens
+        cut = [
+            ((depth * size - depth * size % own.get(worker, size)) // size, (worker,))
+            for depth, workers in routed
+            for worker in workers
+        ]
+        return [one for one in cut if one[0]]
 
     def _by_other_sizes(self, hashes: Hashes) -> _Others:
         """Return the hashes of the same prompt by blocks of each other size."""
@@ -146,16 +156,6 @@ class OverlapView:
     def _of(self, hashes: BlockHashes, depth: int) -> int:
         """Return what so many blocks of the size of `hashes` are in blocks of our size."""
         return depth * hashes.block_size // self.block_size
-
-    def _whole_blocks(self, routed: Groups) -> Groups:
-        """Return what is believed of each worker in whole blocks of its own."""
-        size, own = self.block_size, self.own_tokens
-        cut = [
-            ((depth * size - depth * size % own.get(worker, size)) // size, (worker,))
-            for depth, workers in routed
-            for worker in workers
-        ]
-        return [one for one in cut if one[0]]
 
     def _untold(self, routed: Groups, chains: Mapping[WorkerId, int]) -> Groups:
         """Return what is believed beyond what events have told of, where a chain of blocks is

@@ -8,10 +8,10 @@ import msgspec
 from kvmesh._native import ActiveSequences, Speeds, WorkerState
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES
-from kvmesh.core.members.block_sizes import MOST_BLOCK_SIZE
 from kvmesh.core.cost.adapters import AdapterSlots
 from kvmesh.core.engines.fetch import Access
 from kvmesh.core.engines.registry import access_of
+from kvmesh.core.members.block_sizes import MOST_BLOCK_SIZE
 from kvmesh.core.members.fetch_times import FetchTimes
 from kvmesh.core.members.left_out import LeftOut, find_left_out
 from kvmesh.core.members.loads import MOST_TOKENS, foreign_load, new_speeds
@@ -51,7 +51,8 @@ class WorkerRegistry:
     prefilled; `known` are the states of all, `fetchers` those that can fetch from each other's
     caches; `guard` judges the URLs that workers name; `adapters` knows which LoRA adapters engines
     hold ready. `own_tokens`: what a block has of those whose blocks are not of the size that
-    bookings are counted in. `sizes` tells how many blocks workers have cached; it is asked with each report.
+    bookings are counted in. `sizes` tells how many blocks workers have cached; it is asked with
+    each report.
     `panic`: nobody is known to be well, requests go to those who may be. `met_any`: some worker has
     been known, though perhaps none is now; while it is not `settled` those that are there may only
     not be heard of yet.

@@ -141,9 +141,10 @@ async def test_a_rolling_change_of_the_size_costs_no_worker_its_exactness(
             await stack.enter_async_context(sidecar(one.url, nats, f"w{number}"))
         client = await stack.enter_async_context(replica(nats, "r0"))
         await every_worker_is_foreseen(client, 2)
-        for one, before in zip(wanted, engines, strict=True):
+        for place, before in zip(wanted, engines, strict=True):
             await before.stop()
-            await stack.enter_async_context(engine(msgspec.structs.replace(one, block_size=SIZE)))
+            other = msgspec.structs.replace(place, block_size=SIZE)
+            await stack.enter_async_context(engine(other))
             await every_worker_is_foreseen(client, 2)
             sizes.append(await told_size(client))
 

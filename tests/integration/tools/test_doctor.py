@@ -21,8 +21,7 @@ from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import CostSettings, NatsSettings, RouterSettings, WorkerSettings
 from kvmesh.transport.http.server.server import HttpServer
 from kvmesh_lab.mocker.command import Mocker
-from tests.integration.support.live_router import client_of, mockers, running
-from tests.integration.support.waiting import seen
+from tests.integration.support.live_router import mockers, running
 from tests.unit.app.prompts.tokenizer_models import write_model
 
 pytestmark = pytest.mark.integration

@@ -137,9 +137,9 @@ def test_blocks_of_another_size_than_given_are_looked_for_until_their_worker_lea
     effects = list(router.receive(WorkerSeen(msgspec.structs.replace(BEAT, block_size=32)), 0.0))
 
     assert effects == []
-    assert router.scheduler.overlaps.sizes == (32,)
+    assert [*router.scheduler.overlaps.sizes] == [32]
     router.receive(WorkerGone(BEAT.worker), 1.0)
-    assert router.scheduler.overlaps.sizes == ()
+    assert [*router.scheduler.overlaps.sizes] == []
     assert router.scheduler.options.block_size == 16
 
 
@@ -164,7 +164,7 @@ def test_without_a_block_size_given_that_in_which_all_workers_can_be_counted_is_
     assert both == (32, (64,))
     assert [log.fields["before"] for log in gone if isinstance(log, Log)] == [32]
     assert router.scheduler.options.block_size == router.sizes.size == 64
-    assert router.scheduler.overlaps.sizes == ()
+    assert [*router.scheduler.overlaps.sizes] == []
 
 
 def test_a_block_size_that_is_not_followed_is_an_error_once_and_ends() -> None:

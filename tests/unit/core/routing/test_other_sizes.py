@@ -125,9 +125,12 @@ def test_its_load_and_its_cache_are_counted_in_the_routers_blocks() -> None:
     assert told == (400, [12])
     assert (state.capacity_blocks, state.blank_blocks) == (200, 188)
     assert workers.used_blocks(W1) == state.loads.active_blocks == 40
-    assert scheduler.explain(RouteRequest("r", hashes_of([1], ROOT), 1), 0.0).candidates[
-        0
-    ].cached_blocks == 12
+    assert (
+        scheduler.explain(RouteRequest("r", hashes_of([1], ROOT), 1), 0.0)
+        .candidates[0]
+        .cached_blocks
+        == 12
+    )
 
     scheduler.resize(32)
     assert scheduler.overlaps.cached_blocks((W1,)) == [6]
