@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.engines.engine import SGLANG_BLOCK_SIZE, Engine, sglang_engine, vllm_engine
-from tests.engines.processes import free_ports
+from tests.engines.processes import eventually, free_ports
 from tests.engines.reuse.alone import RouterAlone
 from tests.engines.tiny_model import VOCABULARY
 from tests.engines.traffic import Comparison, Traffic, compare
@@ -43,6 +43,22 @@ class Fleet:
 
     def status(self, name: str) -> Any:
         return self.router.http.get(f"{self.router.front_url}/v1/status").json()[name]
+
+    def shows_its_size(self, url: str) -> None:
+        """Have the engine that was changed store its first blocks, until the router has seen them:
+        a probe after the first of its events tells.
+        """
+        [worker] = [one["worker"] for one in self.status("workers") if one["url"] == url]
+        text = {"model": "tiny", "prompt": "Which size do your blocks have? " * 20, "max_tokens": 2}
+        answer = self.router.http.post(
+            f"{self.router.front_url}/v1/completions",
+            json=text,
+            headers={"x-kvmesh-worker-id": worker},
+        )
+        assert answer.status_code == 200, answer.text
+        eventually(
+            lambda: self.status("block_sizes") == [16, 64], "its size is seen", within_s=30.0
+        )
 
     def names(self) -> set[str]:
         return {one["worker"] for one in self.status("workers")}
@@ -97,9 +113,9 @@ def test_a_rolling_change_of_the_block_size_costs_nobody_its_exactness(fleet: Fl
     fleet.engines[CHANGED].start()
     fleet.engines[CHANGED].wait()
     fleet.router.wait_for_trust()
+    fleet.shows_its_size(fleet.engines[CHANGED].url)
 
     after = fleet.ask()
 
     assert (missed(during), missed(after)) == ([], [])
-    assert fleet.status("block_sizes") == [16, 64]
     assert reused_at(after) == fleet.names()
