@@ -4,7 +4,11 @@ import math
 from collections import Counter
 from typing import Final, Literal
 
+import msgspec
+
+from kvmesh._native import WorkerState
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.members.worker_info import LoadReport, as_count
 
 DEFAULT_BLOCK_SIZE: Final = 16
 """Tokens a block until a worker tells its own."""
@@ -81,3 +85,25 @@ def _common(sizes: set[int]) -> int:
     """Return the size to count in: see `BlockSizes`."""
     divisor, smallest = math.gcd(*sizes), min(sizes)
     return divisor if 4 * divisor >= smallest else smallest
+
+
+def measure(state: WorkerState, size: int, own_tokens: dict[WorkerId, int]) -> None:
+    """Note how many tokens a worker's blocks have, where that is not `size`, and by its name."""
+    own = state.info.block_size
+    state.own_tokens = own if own != size and 0 < own <= MOST_BLOCK_SIZE else 0
+    own_tokens.pop(state.worker, None)
+    if state.own_tokens:
+        own_tokens[state.worker] = own
+
+
+def told_blocks(state: WorkerState, size: int) -> int:
+    """Return how many blocks of `size` tokens a worker says to have, 0: unknown."""
+    return as_count(state.info.total_blocks) * (state.own_tokens or size) // size
+
+
+def scaled(report: LoadReport, size: int, wanted: int) -> LoadReport:
+    """Return a report by blocks of `size` tokens, 0: of `wanted`, by blocks of `wanted`."""
+    if size in (0, wanted):
+        return report
+    used, total = report.used_blocks * size // wanted, report.total_blocks * size // wanted
+    return msgspec.structs.replace(report, used_blocks=used, total_blocks=total)

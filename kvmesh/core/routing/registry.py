@@ -3,15 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
-import msgspec
-
 from kvmesh._native import ActiveSequences, Speeds, WorkerState
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES
 from kvmesh.core.cost.adapters import AdapterSlots
 from kvmesh.core.engines.fetch import Access
 from kvmesh.core.engines.registry import access_of
-from kvmesh.core.members.block_sizes import MOST_BLOCK_SIZE
+from kvmesh.core.members.block_sizes import measure, scaled, told_blocks
 from kvmesh.core.members.fetch_times import FetchTimes
 from kvmesh.core.members.left_out import LeftOut, find_left_out
 from kvmesh.core.members.loads import MOST_TOKENS, foreign_load, new_speeds
@@ -24,7 +22,6 @@ from kvmesh.core.members.worker_info import (
     LoadReport,
     Trust,
     WorkerInfo,
-    as_count,
 )
 from kvmesh.core.routing.decision import UNRESTRICTED, Restriction, RouteRequest
 from kvmesh.core.routing.disaggregation import does_whole
@@ -121,14 +118,10 @@ class WorkerRegistry:
             if access is not None:
                 self.fetchers[worker] = access
         state.info = info
-        self._measure(state)
-        self._size_up(state)
+        self.size_up(state)
         distrusted = info.trust in (Trust.DEGRADED, Trust.APPROX)
         for names, there in ((self.distrusted, distrusted), (self.late, info.caches_late)):
-            if there:
-                names.add(worker)
-            else:
-                names.discard(worker)
+            (names.add if there else names.discard)(worker)
 
     def report(self, worker: WorkerId, report: LoadReport) -> None:
         """Note an engine's own load figures.
@@ -137,10 +130,10 @@ class WorkerRegistry:
         `REPORTS_TO_BELIEVE` reports in a row showed is added to the worker's loads.
         """
         state = self.state(worker)
-        report = state.report = _scaled(report, state.own_tokens, self._sequences.block_size)
+        report = state.report = scaled(report, state.own_tokens, self._sequences.block_size)
         if report.adapters is not NO_ADAPTERS:
             self.adapters.receive(worker, report.adapters)
-        self._size_up(state)
+        self.size_up(state)
         if report.prefill_busy_us:
             self._speeds.measured(worker, report.prefilled_tokens, report.prefill_busy_us)
         gap = foreign_load(report, state.loads, self._speeds.uncached_tokens)
@@ -167,30 +160,12 @@ class WorkerRegistry:
         state.gaps = ()
         self._sequences.correct(worker, 0, 0, 0)
 
-    def resize(self, before: int) -> None:
-        """Count in blocks of the size that bookings have now; they had `before` tokens."""
-        for state in self.known.values():
-            state.report = _scaled(state.report, before, self._sequences.block_size)
-            self._measure(state)
-            self._size_up(state)
-
-    def _measure(self, state: WorkerState) -> None:
-        """Note whether a worker's blocks have another size than the router's."""
-        own = state.info.block_size
-        possible = 0 < own <= MOST_BLOCK_SIZE and own != self._sequences.block_size
-        state.own_tokens = own if possible else 0
-        self.own_tokens.pop(state.worker, None)
-        if possible:
-            self.own_tokens[state.worker] = own
-
-    def _size_up(self, state: WorkerState) -> None:
+    def size_up(self, state: WorkerState) -> None:
         """Note how many blocks a worker has, no more than anyone can mean, and how many of them
         hold nothing.
         """
-        size = self._sequences.block_size
-        told = state.report.total_blocks or (
-            as_count(state.info.total_blocks) * (state.own_tokens or size) // size
-        )
+        measure(state, self._sequences.block_size, self.own_tokens)
+        told = state.report.total_blocks or told_blocks(state, self._sequences.block_size)
         blocks = state.capacity_blocks = min(max(0, told), MOST_TOKENS)
         cached = blocks if self.sizes is None else self.sizes((state.worker,))[0]
         state.blank_blocks = max(0, blocks - cached)
@@ -423,11 +398,3 @@ class WorkerRegistry:
     def _refusal(self, worker: WorkerId, request: RouteRequest) -> str | None:
         unfit = request.kept_from(worker, self.info(worker))
         return unfit or busy(self.state(worker), self.thresholds)
-
-
-def _scaled(report: LoadReport, size: int, wanted: int) -> LoadReport:
-    """Return a report by blocks of `size` tokens, 0: of `wanted`, by blocks of `wanted`."""
-    if size in (0, wanted):
-        return report
-    used, total = report.used_blocks * size // wanted, report.total_blocks * size // wanted
-    return msgspec.structs.replace(report, used_blocks=used, total_blocks=total)

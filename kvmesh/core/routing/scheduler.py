@@ -11,6 +11,7 @@ from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.selection import Random
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.index.overlaps import OverlapView
+from kvmesh.core.members.block_sizes import scaled
 from kvmesh.core.members.fetch_times import FetchTimes
 from kvmesh.core.members.late_prompts import LatePrompts
 from kvmesh.core.members.loads import new_speeds
@@ -255,7 +256,9 @@ class Scheduler:
         self.course = object()
         self.sequences.resize(block_size)
         self.overlaps.block_size = block_size
-        self.workers.resize(before)
+        for state in self.workers.known.values():
+            state.report = scaled(state.report, before, block_size)
+            self.workers.size_up(state)
         self.lengths.resize(block_size)
 
     def look_for(self, sizes: tuple[int, ...]) -> None:
