@@ -74,6 +74,7 @@ static const Field nine[] = {
     {"input_ids", VALUE, AT(scan.input_ids)},
     {"documents", VALUE, AT(scan.documents)},
     {"lora_path", TEXT, AT(scan.lora_path)},
+    {"extra_key", REFUSED, 0},
     {NULL, 0, 0},
 };
 static const Field ten[] = {

@@ -123,7 +123,8 @@ static int believe_sent(Decider *self, const Request *request, Placed *placed, D
         return confirmed < 0 ? -1 : 0;
     }
     demand->hashes = (PyObject *)placed->hashes;
-    int late = is_late(self, placed->record);
+    /* What no event will confirm is believed from now on or not at all. */
+    int late = request->approximate ? 0 : is_late(self, placed->record);
     placed->late = late > 0;
     if (late) {
         return late < 0 ? -1 : 0;

@@ -66,7 +66,7 @@ def scan_body(body: bytes) -> InferenceRequest | None:
     limits = read.max_completion_tokens, read.max_output_tokens, read.max_tokens
     given = (
         *(read.prompt_logprobs, read.truncate_prompt_tokens, read.add_special_tokens),
-        *(read.previous_response_id, read.nvext),
+        *(read.previous_response_id, read.nvext, read.extra_key),
     )
     wished = read.echo, read.best_of, read.use_beam_search, read.prompt_embeds, read.chat_template
     unusual = (

@@ -241,7 +241,7 @@ class NaiveScheduler(Scheduler):
         kv = self.options.mode == "kv" or request.mode == "kv"
         counted, sequences = None, self.sequences
         behind = worker in self.late.workers and sequences.loads(worker).waiting_requests > 0
-        late = kv and behind
+        late = kv and behind and not request.approximate
         if kv:
             counted = self._believe(worker, request, now, late=late)
         known = hashes.upto(ALL_BLOCKS if kv else 0) if counted is None else counted

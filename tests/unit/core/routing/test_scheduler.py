@@ -394,6 +394,14 @@ def overlap_at(scheduler: Scheduler, family: int, now: float) -> int:
     return scheduler.explain(make_request("x", family=family), now).best_overlap_blocks
 
 
+def test_what_no_event_confirms_is_believed_at_once_and_for_long_where_prefills_wait() -> None:
+    scheduler = late_scheduler()
+
+    scheduler.schedule(make_request("r", family=4, approximate=True), 0.0)
+
+    assert [overlap_at(scheduler, 4, now) for now in (0.1, 60.0)] == [10, 10]
+
+
 def test_what_an_engine_prefills_late_is_believed_cached_from_the_next_end_of_a_prefill() -> None:
     scheduler = late_scheduler()
 
