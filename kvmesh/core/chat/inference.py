@@ -182,8 +182,8 @@ def is_readable(chat: "Inference[Messages]", body: bytes) -> bool:
 
 
 def extra_key_of(parsed: "InferenceRequest | ChatRequest") -> str:
-    """Return the `extra_key` by which SGLang keeps a prompt's cache apart, of a list of them, one a
-    prompt, the first; "" for none, and for what it refuses.
+    """Return the `extra_key` by which some engines keep a prompt's cache apart, of a list of them,
+    one a prompt, the first; "" for none, and for what they refuse.
     """
     try:
         said = msgspec.json.decode(parsed.extra_key, type=str | list[str] | None)

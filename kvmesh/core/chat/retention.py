@@ -4,8 +4,7 @@ It is a wish: what says nothing of it, of whatever type, counts as not said, and
 judge. The compiled scan reads OpenAI's field of a chat as `retention_s` does
 (kvmesh/native/bodies/scan.c).
 
-Source (read 2026-11): OpenAI's guide "Prompt caching", vLLM 0.33 `openai/responses/protocol.py`,
-Anthropic's page "Prompt caching".
+Source (read 2026-11): the pages "Prompt caching" of both.
 """
 
 import re
