@@ -149,7 +149,7 @@ class WishReader:
         if parsed.prompt_cache_retention:
             keep_s = retention_s(parsed.prompt_cache_retention)
         elif request.path.endswith("/messages"):
-            keep_s = cache_control_s(parsed)
+            keep_s = cache_control_s(request.body)
         body = _BodyWishes(
             *(parsed.model or "", parsed.urgency, names, key, keep_s, parsed.kvmesh, hints)
         )

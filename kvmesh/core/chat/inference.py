@@ -112,7 +112,6 @@ class Inference(msgspec.Struct, Generic[Messages], frozen=True):
     metadata: msgspec.Raw = _ABSENT
     prompt_cache_key: msgspec.Raw = _ABSENT
     prompt_cache_retention: msgspec.Raw = _ABSENT
-    cache_control: msgspec.Raw = _ABSENT
     priority: int | None = None
     cache_salt: str | None = None
     extra_key: msgspec.Raw = _ABSENT

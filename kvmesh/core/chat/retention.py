@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 from kvmesh.bounds import UNREADABLE
-from kvmesh.core.chat.inference import Parsed
 
 SHORTLY_S: Final = 300
 LONGEST_S: Final = 3600
@@ -42,27 +41,17 @@ def retention_s(field: msgspec.Raw) -> int:
     return _RETENTIONS.get(bytes(field), 0)
 
 
-def cache_control_s(parsed: Parsed) -> int:
-    """Return how many seconds a body of Anthropic's asks for, 0 for none: its own `cache_control`,
-    or the last of its messages, of its system text, or of its tools, where the cached prompt ends.
-
-    Of long messages only what is behind the last mark is looked at. O(bytes) without any mark.
+def cache_control_s(body: bytes) -> int:
+    """Return how many seconds a body of Anthropic's asks for, 0 for none: the last `cache_control`
+    that stands in it. O(bytes) behind that.
     """
-    if parsed.cache_control:
-        return _seconds(parsed.cache_control)
-    for field in (parsed.messages, parsed.system, parsed.tools):
-        text = bytes(field) if isinstance(field, msgspec.Raw) else b""
-        # Within a string its quotes are escaped: a name that is found is one.
-        at = text.rfind(_NAME)
-        found = None if at < 0 else _VALUE.match(text, at + len(_NAME))
-        if found is not None:
-            return _seconds(found[1])
-    return 0
-
-
-def _seconds(control: bytes | msgspec.Raw) -> int:
+    # Within a string quotes are escaped: a name that is found is one.
+    at = body.rfind(_NAME)
+    found = None if at < 0 else _VALUE.match(body, at + len(_NAME))
+    if found is None:
+        return 0
     try:
-        said = _control.decode(control)
+        said = _control.decode(found[1])
     except UNREADABLE:
         return 0
     return _TTLS.get(said.ttl, 0) if said.type == "ephemeral" else 0

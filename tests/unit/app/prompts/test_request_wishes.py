@@ -278,12 +278,11 @@ def test_a_cache_key_that_is_none_is_passed_over(key: Any) -> None:
     assert reader().read(request(), body(prompt_cache_key=key)).affinity == 0
 
 
-def test_a_cache_control_is_read_of_messages_alone() -> None:
-    given = body(cache_control={"type": "ephemeral", "ttl": "1h"})
+@pytest.mark.parametrize(("path", "seconds"), [("/v1/messages", 3600), ("/v1/chat/completions", 0)])
+def test_a_cache_control_is_read_of_messages_alone(path: str, seconds: int) -> None:
+    asked = Request("POST", path.encode(), [], b'{"cache_control":{"type":"ephemeral","ttl":"1h"}}')
 
-    read = reader().read(Request("POST", b"/v1/messages", []), given)
-
-    assert (read.keep_s, reader().read(request(), given).keep_s) == (3600, 0)
+    assert reader().read(asked, body()).keep_s == seconds
 
 
 def test_few_heads_are_remembered() -> None:

@@ -59,18 +59,21 @@ def user(*blocks: dict[str, Any]) -> dict[str, Any]:
         ({"messages": [user(text("a", **marked("5m")))]}, 300),
         ({"messages": [user(text("a", **marked("1h")))]}, 3600),
         ({"messages": [user(text("a", **marked("1h"))), user(text("b", **marked()))]}, 300),
-        ({"messages": [user(text("a"))], "system": [text("s", **marked("1h"))]}, 3600),
+        ({"system": [text("s", **marked("1h"))], "messages": [user(text("a"))]}, 3600),
         ({"messages": [user(text("a"))], "tools": [{"name": "t"} | marked()]}, 300),
-        ({"messages": [user(text("a", **marked()))]} | marked("1h"), 3600),
+        (marked() | {"messages": [user(text("a", **marked("1h")))]}, 3600),
         ({"messages": [user(text("a", **marked("1h")))]} | marked(7), 0),
         ({"messages": [user(text("a", **marked("2h")))]}, 0),
         ({"messages": [user(text("a", **marked("1h", "other")))]}, 0),
         ({"messages": [user(text("a", cache_control=None))]}, 0),
         ({"messages": [user(text("a", cache_control={"type": {}}))]}, 0),
         ({"messages": [user(text('say "cache_control": {"type":"ephemeral"}'))]}, 0),
-        ({"messages": "no list", "system": 1, "tools": {}}, 0),
+        ({"messages": [user(text('its name is "cache_control"'))]}, 0),
         ({}, 0),
     ],
 )
 def test_the_last_mark_of_a_body_of_anthropics_counts(body: dict[str, Any], seconds: int) -> None:
-    assert cache_control_s(decode_request(msgspec.json.encode(body))) == seconds
+    written = msgspec.json.encode(body)
+
+    assert cache_control_s(written) == seconds
+    assert cache_control_s(msgspec.json.format(written, indent=2)) == seconds
