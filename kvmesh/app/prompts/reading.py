@@ -293,7 +293,7 @@ class Reader:
             prompt_tokens=prompt.tokens,
             approximate=prompt.approximate or bool(extra_key),
             estimated=prompt.estimated,
-            unforeseen=prompt.unforeseen or ("extra_key" if extra_key else ""),
+            unforeseen=prompt.unforeseen or ("extra_key" if extra_key and not unseen else ""),
             stored=stored_answer(parsed) if endpoint.kind == "responses" else "",
             expected_output_tokens=min(output * choices, MAX_TOKENS),
             allowed_workers=within(wishes.allowed_workers, request.allowed),

@@ -563,3 +563,9 @@ def test_a_prompt_with_an_extra_key_is_of_no_other_namespace(key: str, own: str)
     again = form_of(f'{prompt},"extra_key":"a"')
     assert (again.hashes.upto(2) == kept.hashes.upto(2)) == bool(own)
     assert form_of(f'{prompt},"extra_key":{key},"n":2').unforeseen == "siblings"
+
+
+def test_an_extra_key_is_nothing_to_a_router_that_looks_at_no_prompt() -> None:
+    asked = {"model": "m", "prompt": "hi", "extra_key": "a"}
+
+    assert read_unseen(asked, "/v1/completions").unforeseen == ""
