@@ -390,8 +390,14 @@ class Scanned:
     def count(self) -> int:
         """How many messages a chat has."""
     @property
+    def asks(self) -> bool:
+        """Whether it has an `urgency`, a `cache_key` or a `keep_s`."""
+    @property
     def cache_key(self) -> str:
         """`prompt_cache_key`, or nothing."""
+    @property
+    def keep_s(self) -> int:
+        """For how many seconds its `prompt_cache_retention` would have the prompt kept, or 0."""
     @property
     def salt(self) -> str:
         """`cache_salt`, or nothing."""
@@ -852,11 +858,13 @@ class Approx:
         now: float,
         /,
         ttl_s: float | None = None,
+        keep_s: float = 0.0,
     ) -> None:
         """Believe the blocks of `hashes`, root first, cached at `worker` from `now` on.
 
-        `ttl_s` is for this prompt, default the index's own. What ended before `now` is dropped on
-        the way, a slice at a time. O(log(depth) + depth / 64 + blocks not believed yet).
+        `ttl_s` is for this prompt, default the index's own; `keep_s` in its place where that is
+        longer and fewer than half of the most entries are taken. What ended before `now` is
+        dropped on the way, a slice at a time. O(log(depth) + depth / 64 + blocks not believed yet).
         """
 
     def record_graded(
@@ -965,6 +973,8 @@ class Booking:
     def service_s(self) -> float: ...
     @property
     def turn(self) -> bool: ...
+    @property
+    def keep_s(self) -> int: ...
 
 @final
 class Loads:
@@ -2010,6 +2020,8 @@ class Decider:
         most_wait_ms: float,
         root: int,
         inputs: Inputs | None,
+        affinity: int,
+        keep_s: int,
         /,
     ) -> Placed | float | None:
         """Choose among `states` of a `cohort`, book and record.
@@ -2033,6 +2045,7 @@ class Decider:
         inputs: Inputs | None,
         prefilled: bool,
         likeliest: bool,
+        affinity: int,
         /,
     ) -> Record:
         """Choose among `states` of a `cohort` and return what a log would keep of it; nothing is

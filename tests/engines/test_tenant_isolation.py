@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from kvmesh.app.front.api_key import ApiKeyOptions, add_key
-from kvmesh.core.admission.access import DEFAULT_ROLES
+from kvmesh.core.admission.access import DEFAULT_ROLES, ROLES
 from kvmesh.core.engines.registry import engine_of
 from tests.engines.engine import SGLANG_BLOCK_SIZE, VLLM_BLOCK_SIZE, sglang_engine, vllm_engine
 from tests.engines.processes import Process, eventually, free_ports, kvmesh
@@ -81,10 +81,8 @@ def doors(
         engine = sglang_engine(python, model, ports, log, blocks=TOKENS // size)
     keys, secret = directory / "keys.toml", directory / "secret"
     headers = {
-        name: {
-            "authorization": f"Bearer {add_key(ApiKeyOptions(name, file=keys, role=DEFAULT_ROLES))}"
-        }
-        for name in ("alice", "bob")
+        name: {"authorization": f"Bearer {add_key(ApiKeyOptions(name, file=keys, role=roles))}"}
+        for name, roles in (("alice", DEFAULT_ROLES), ("bob", DEFAULT_ROLES), ("root", ROLES))
     }
     secret.write_text(secrets.token_hex(32))
     options = ("--worker", f"w0={engine.url}", "--tokenizer", str(model), "--api-keys", str(keys))
@@ -178,6 +176,27 @@ def test_every_form_of_request_is_salted(doors: Doors, path: str) -> None:
     assert cached("alice", cache_salt="mine") == 0
     assert cached("bob", cache_salt="mine") == 0
     assert cached("alice", cache_salt="mine") == again
+
+
+def test_an_extra_key_finds_what_was_sent_with_it_and_nothing_else(doors: Doors) -> None:
+    if doors.kind != "sglang":
+        pytest.skip("vLLM has no such field")
+    body = {
+        "model": "tiny",
+        "prompt": doors.shared.secrets(random.Random(5), 1)[0],
+        "max_tokens": 1,
+    }
+
+    answers = [
+        doors.shared.ask("root", body | ({"extra_key": key} if key else {}))
+        for key in ("", "a", "a", "b")
+    ]
+
+    predicted = [int(one.headers["x-kvmesh-overlap-blocks"]) * doors.size for one in answers]
+    assert predicted == [cached_tokens(one.json()) for one in answers]
+    assert predicted == [0, 0, doors.reusable(), 0]
+    reasons = [one.headers.get("x-kvmesh-unforeseen", "") for one in answers]
+    assert reasons == ["", "extra_key", "extra_key", "extra_key"]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ _OWN: Final = tuple(dict.fromkeys(name for one in _KINDS for name in one.salt_fi
 _SALT: Final = "cache_salt"
 _NESTED: Final = tuple(name for one in _KINDS for name in one.nested_fields)
 _NULL: Final = b"null"
+_ABSENT: Final = msgspec.Raw(b"")
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -42,7 +43,7 @@ class Isolation:
         May run in a thread. Raises `RequestError`.
         """
         salt, body = self.salted(request)
-        return msgspec.structs.replace(parsed, cache_salt=salt), body
+        return msgspec.structs.replace(parsed, cache_salt=salt, extra_key=_ABSENT), body
 
     def salted(self, request: Request) -> tuple[str, bytes]:
         """Return a request's salt, and the body that its engine is to get.

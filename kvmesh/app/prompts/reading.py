@@ -19,7 +19,7 @@ from kvmesh.app.prompts.tokenizer import ByteTokenizer
 from kvmesh.bounds import MAX_TOKENS, shown
 from kvmesh.core.blocks.events import HASH_BYTES
 from kvmesh.core.blocks.hashing import TOKEN_BYTES, BlockHashes, namespace_root
-from kvmesh.core.chat.inference import InferenceRequest, Parsed, read_chat
+from kvmesh.core.chat.inference import InferenceRequest, Parsed, extra_key_of, read_chat
 from kvmesh.core.chat.media import may_hold_media
 from kvmesh.core.dispatch.placing import ScannedPrompt
 from kvmesh.core.insight.histogram import MICROSECONDS
@@ -264,9 +264,9 @@ class Reader:
         Raises `RequestError`.
         """
         request, model = exchange.request, parsed.model or ""
-        root = self.root
-        if parsed.cache_salt or parsed.lora_path or model in self._adapters:
-            root = self._root(parsed, model)
+        root, extra_key = self.root, extra_key_of(parsed) if parsed.extra_key else ""
+        if parsed.cache_salt or extra_key or parsed.lora_path or model in self._adapters:
+            root = self._root(parsed, model, extra_key)
         wishes = self._wishes.read(request, parsed)
         unseen = self.uses_caches is not None and not whole and not self.uses_caches(wishes.mode)
         try:
@@ -291,9 +291,9 @@ class Reader:
             request_id=name,
             hashes=prompt.hashes,
             prompt_tokens=prompt.tokens,
-            approximate=prompt.approximate,
+            approximate=prompt.approximate or bool(extra_key),
             estimated=prompt.estimated,
-            unforeseen=prompt.unforeseen,
+            unforeseen=prompt.unforeseen or ("extra_key" if extra_key and not unseen else ""),
             stored=stored_answer(parsed) if endpoint.kind == "responses" else "",
             expected_output_tokens=min(output * choices, MAX_TOKENS),
             allowed_workers=within(wishes.allowed_workers, request.allowed),
@@ -380,10 +380,16 @@ class Reader:
             targets=wishes.targets,
         )
 
-    def _root(self, parsed: Parsed, model: str) -> int:
-        """Return the seed of the request's blocks; its adapter is in `lora_path`, or the model."""
+    def _root(self, parsed: Parsed, model: str, extra_key: str) -> int:
+        """Return the seed of the request's blocks; its adapter is in `lora_path`, or the model.
+
+        Events name no `extra_key`: what is believed of a prompt with one is of no other's.
+        """
         lora = _first_adapter(parsed) or (model if model in self._adapters else "")
-        return namespace_root(cache_salt=parsed.cache_salt or "", lora=lora, secret=self._secret)
+        salt = parsed.cache_salt or ""
+        if extra_key:
+            salt = f"{salt}\0{extra_key}"
+        return namespace_root(cache_salt=salt, lora=lora, secret=self._secret)
 
 
 def _first_adapter(parsed: Parsed) -> str | None:

@@ -16,6 +16,7 @@ from kvmesh.app.prompts.turn_names import (
     Selected,
     TurnNames,
     body_names,
+    cache_key_of,
     head_names,
     key_names,
     own_names,
@@ -37,6 +38,7 @@ from kvmesh.bounds import MAX_SECONDS, MAX_TOKENS, MAX_WEIGHT
 from kvmesh.core.admission.access import ROLES_HEADER
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.chat.inference import ChatRequest, Extension, InferenceRequest
+from kvmesh.core.chat.retention import cache_control_s, retention_s
 from kvmesh.core.cost.targets import (
     NO_DEFAULTS,
     NO_TARGETS,
@@ -45,7 +47,7 @@ from kvmesh.core.cost.targets import (
 )
 from kvmesh.core.dispatch.wishes import Wishes
 from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies
-from kvmesh.core.routing.sessions import session_key
+from kvmesh.core.routing.sessions import affinity_of, session_key
 from kvmesh.transport.http.forward.plan import NO_HOLD
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.headers import Headers
@@ -139,21 +141,29 @@ class WishReader:
         names, tenant = head.names, head.tenant
         if parsed.kvmesh is not None:
             names = own_names(parsed.kvmesh, names, tenant)
-        if names is None and (parsed.metadata or parsed.prompt_cache_key):
-            names = body_names(parsed, request.path, tenant)
+        key = cache_key_of(parsed) if parsed.prompt_cache_key else ""
+        if names is None and (parsed.metadata or key):
+            names = body_names(parsed, request.path, key, tenant)
         hints = read_hints(parsed.nvext) if parsed.nvext else NO_HINTS
-        body = _BodyWishes(parsed.model or "", parsed.urgency, names, parsed.kvmesh, hints)
+        keep_s = 0
+        if parsed.prompt_cache_retention:
+            keep_s = retention_s(parsed.prompt_cache_retention)
+        elif request.path.endswith("/messages"):
+            keep_s = cache_control_s(request.body)
+        body = _BodyWishes(
+            *(parsed.model or "", parsed.urgency, names, key, keep_s, parsed.kvmesh, hints)
+        )
         return self._join(head, body)
 
     def read_scanned(self, request: Request, scanned: Scanned) -> RequestWishes | None:
         """Do as `read` for a body without fields of ours; None where it is encoded."""
         head = request.head
-        selected, urgency, key = head.select(self._asked), scanned.urgency, scanned.cache_key
+        selected, asks = head.select(self._asked), scanned.asks
         if len(selected) == 1 and selected[0] == NO_HOLD:
             selected = ()  # what a meta-router adds is no wish
-        if not (selected or urgency or key or self._policies.any or self._targets.any):
+        if not (selected or asks or self._policies.any or self._targets.any):
             return NO_WISHES
-        if urgency or key or self._policies.any:
+        if asks or self._policies.any:
             return self._of_scanned(request, selected, scanned)
         # What clients say of themselves is the same in each of their requests.
         known = self._known.get(tuple(selected))
@@ -192,7 +202,8 @@ class WishReader:
         names, key = head.names, scanned.cache_key
         if names is None and key:
             names = key_names(key, head.tenant)
-        return self._join(head, _BodyWishes(scanned.model, scanned.urgency, names))
+        body = _BodyWishes(scanned.model, scanned.urgency, names, key, scanned.keep_s)
+        return self._join(head, body)
 
     def _join(self, head: HeadWishes, body: "_BodyWishes") -> RequestWishes:
         """Return what head and body wish together."""
@@ -217,6 +228,8 @@ class WishReader:
                 named=head.named,
                 targets=targets_of(default.ttft_ms, default.tpot_ms),
                 names=body.names,
+                affinity=affinity_of(body.cache_key, tenant) if body.cache_key else 0,
+                keep_s=body.keep_s,
                 chooses=default != NO_TARGETS or hints.output_tokens is not None,
             )
         pinned = _pinned(given, extension)
@@ -245,6 +258,8 @@ class WishReader:
             overridden=_overridden(given, extension),
             targets=read_targets(given, extension, policy, default),
             names=body.names,
+            affinity=affinity_of(body.cache_key, tenant) if body.cache_key else 0,
+            keep_s=body.keep_s,
             chooses=True,
         )
 
@@ -275,11 +290,15 @@ class WishReader:
 
 
 class _BodyWishes(NamedTuple):
-    """What routing reads of the wishes in a body: whose turn it is, the field `kvmesh`."""
+    """What routing reads of the wishes in a body: whose turn it is, its prompt cache key, for how
+    many seconds its prompt shall be kept, the field `kvmesh`.
+    """
 
     model: str
     urgency: int
     names: TurnNames | None
+    cache_key: str = ""
+    keep_s: int = 0
     extension: Extension | None = None
     hints: Hints = NO_HINTS
 

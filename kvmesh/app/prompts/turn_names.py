@@ -151,7 +151,7 @@ def own_names(extension: Extension, head: TurnNames | None, tenant: str) -> Turn
     )
 
 
-def body_names(parsed: Parsed, path: str, tenant: str) -> TurnNames | None:
+def body_names(parsed: Parsed, path: str, cache_key: str, tenant: str) -> TurnNames | None:
     """Return whose turn a request is by fields of its body that other servers know: Claude Code's
     `metadata.user_id` in messages, Codex' and OpenCode's `prompt_cache_key`.
     """
@@ -163,12 +163,15 @@ def body_names(parsed: Parsed, path: str, tenant: str) -> TurnNames | None:
         session = _claude_session(user) if isinstance(user, str) else ""
         if session:
             return names_of(session, "", "claude-code", tenant)
-    if parsed.prompt_cache_key:
-        try:
-            return key_names(_text.decode(parsed.prompt_cache_key), tenant)
-        except UNREADABLE:
-            return None
-    return None
+    return key_names(cache_key, tenant)
+
+
+def cache_key_of(parsed: Parsed) -> str:
+    """Return a body's `prompt_cache_key`, "" for what is no text."""
+    try:
+        return _text.decode(parsed.prompt_cache_key)
+    except UNREADABLE:
+        return ""
 
 
 def key_names(cache_key: str, tenant: str) -> TurnNames | None:

@@ -111,8 +111,10 @@ class Inference(msgspec.Struct, Generic[Messages], frozen=True):
     nvext: msgspec.Raw = _ABSENT
     metadata: msgspec.Raw = _ABSENT
     prompt_cache_key: msgspec.Raw = _ABSENT
+    prompt_cache_retention: msgspec.Raw = _ABSENT
     priority: int | None = None
     cache_salt: str | None = None
+    extra_key: msgspec.Raw = _ABSENT
     lora_path: str | list[str | None] | None = None
     kvmesh: Extension | None = None
 
@@ -176,6 +178,17 @@ def is_readable(chat: "Inference[Messages]", body: bytes) -> bool:
     limits = (chat.max_completion_tokens, chat.max_output_tokens, chat.max_tokens)
     fair = all(limit is None or limit >= 0 for limit in limits)
     return fair and (chat.n is None or chat.n >= 1)
+
+
+def extra_key_of(parsed: "InferenceRequest | ChatRequest") -> str:
+    """Return the `extra_key` by which some engines keep a prompt's cache apart, of a list of them,
+    one a prompt, the first; "" for none, and for what they refuse.
+    """
+    try:
+        said = msgspec.json.decode(parsed.extra_key, type=str | list[str] | None)
+    except UNREADABLE:
+        return ""
+    return (said[0] if said else "") if isinstance(said, list) else said or ""
 
 
 def chat_fields(messages: list[JsonObject], parsed: "InferenceRequest | ChatRequest") -> ChatBody:

@@ -53,6 +53,8 @@ class _Placement(msgspec.Struct, gc=False):
     name: str | None
     output_tokens: int
     bound_ms: float
+    affinity: int
+    keep_s: int
     inputs: Inputs | None = None
 
 
@@ -105,7 +107,10 @@ class Placer:
         inputs = None
         if tiered or asked.adapter or wishes.targets is not None or self._arms is not None:
             inputs = self._inputs_of(asked, name or request_id.decode("latin-1"), wishes, now)
-        asking = _Placement(asked, request_id, wishes.tenant, name, output, bound_ms, inputs)
+        asking = _Placement(
+            *(asked, request_id, wishes.tenant, name, output, bound_ms),
+            *(wishes.affinity, wishes.keep_s, inputs),
+        )
         plain = not (inputs or session or wishes.chooses)
         if plain and (self.uses_caches or self._counts(self._own)):
             states = scheduler.workers.plain(asked.scanned.model, now)
@@ -266,6 +271,8 @@ class Placer:
             asking.bound_ms,
             asked.root,
             inputs,
+            asking.affinity,
+            asking.keep_s,
         )
         if placed is None or isinstance(placed, int | float):
             return placed

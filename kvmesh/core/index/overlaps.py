@@ -197,11 +197,12 @@ class OverlapView:
                 overlaps[worker], slower[worker] = held, parts
         return slower
 
-    def record(self, worker: WorkerId, hashes: Hashes, now: float) -> None:
-        """Count a routed prompt as cached."""
+    def record(self, worker: WorkerId, hashes: Hashes, now: float, keep_s: int = 0) -> None:
+        """Count a routed prompt as cached, for `keep_s` where that is longer and no events tell."""
         ttl_s = self.ttl_s(worker)
         if self.routed is not None and ttl_s > 0.0 and (blocks := hashes.upto(ALL_BLOCKS)):
-            self.routed.record(worker, blocks, now, ttl_s)
+            kept_s = 0 if self.confirms(worker) else keep_s
+            self.routed.record(worker, blocks, now, ttl_s, kept_s)
 
     def receive(self, worker: WorkerId, graded: Sequence[int], blocks: int, now: float) -> None:
         """Count a prompt of so many `blocks` as cached that another replica routed: `grade` made

@@ -22,7 +22,7 @@ class LatePrompts:
         self,
         workers: AbstractSet[WorkerId],
         live: Mapping[str, Booking],
-        believe: Callable[[WorkerId, Hashes, float], object],
+        believe: Callable[[WorkerId, Hashes, float, int], object],
     ) -> None:
         self.workers = workers
         self.waiting: dict[WorkerId, dict[str, Booking]] = {}
@@ -64,4 +64,4 @@ class LatePrompts:
     def _count(self, booking: Booking, now: float) -> None:
         hashes = booking.hashes
         if hashes is not None and not isinstance(hashes, bytes):
-            self._believe(booking.worker, hashes, now)
+            self._believe(booking.worker, hashes, now, booking.keep_s)

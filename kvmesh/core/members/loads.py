@@ -19,7 +19,8 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     `streams` False: nobody will see its first token, so the end of its prefill is inferred.
     `hashes` are the prompt's, where it is believed cached from now on: peers shall believe it too.
     Of one that a peer told of they are its graded ones, packed.
-    `turn`: it went there because it was the worker's turn.
+    `turn`: it went there because it was the worker's turn. `keep_s`: for how long its client would
+    have the prompt kept, 0 where nobody said.
     """
 
     prompt_tokens: int
@@ -29,6 +30,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     streams: bool = True
     hashes: Hashes | bytes | None = None
     turn: bool = False
+    keep_s: int = 0
 
 
 class SequencesStatistics(msgspec.Struct, frozen=True):

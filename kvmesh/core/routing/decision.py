@@ -90,7 +90,8 @@ class Wished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sessions. `tenant` and `priority` (larger is more urgent) are for admission, not for the choice,
     `timeout_s` (for how long its client waits) for who forwards it. `overridden`: its client named
     policy or worker, perhaps as the router would have chosen. `targets`: how soon its tokens shall
-    come, None where nobody said.
+    come, None where nobody said. Of equal workers those of one `affinity` (`affinity_of`, 0: none)
+    take the same. `keep_s`: how long its client would have the prompt kept, 0 where nobody said.
     """
 
     mode: RouterMode | None = None
@@ -107,6 +108,8 @@ class Wished(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     timeout_s: Seconds | None = None
     overridden: bool = False
     targets: Targets | None = None
+    affinity: int = 0
+    keep_s: int = 0
 
     def restriction(self) -> Restriction:
         """Return all that says which workers may take it, `UNRESTRICTED` for nothing."""

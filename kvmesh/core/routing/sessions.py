@@ -56,6 +56,14 @@ def session_key(session: str, tenant: str = "") -> str:
     return xxhash.xxh3_128_hexdigest(name.encode("utf-8", "surrogatepass"))
 
 
+def affinity_of(cache_key: str, tenant: str = "") -> int:
+    """Return the u64 that stands for a prompt cache key in the choice among equal workers, never 0.
+    Equal keys of two tenants are two.
+    """
+    name = f"{tenant}\0{cache_key}"
+    return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass")) or 1
+
+
 class Sessions:
     """Bindings by `session_key`, of this replica and, through `learn`, of its peers.
 

@@ -315,8 +315,9 @@ static int record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssi
 }
 
 int approx_record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count,
-                  double now, double ttl_s) {
-    return record(self, worker, hashes, count, now, ttl_s, 0);
+                  double now, double ttl_s, double keep_s) {
+    int kept = ttl_s > 0 && keep_s > ttl_s && self->entries < self->max_entries / 2;
+    return record(self, worker, hashes, count, now, kept ? keep_s : ttl_s, 0);
 }
 
 int approx_record_graded(Approx *self, PyObject *worker, const uint64_t *graded, Py_ssize_t count,

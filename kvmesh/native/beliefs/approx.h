@@ -68,11 +68,13 @@ int approx_find(Approx *self, const uint64_t *hashes, Py_ssize_t count, Drops *f
  * runs. */
 int approx_expire(Approx *self, double now, long long budget);
 
-/* Believe the prompt's blocks cached at `worker` (any hashable) from `now` on for `ttl_s`; 0, or -1
- * with an error set. Nothing is done for ttl_s <= 0 or no blocks. Only hash and eq of `worker` may
- * run Python code, which those of a str do not. */
+/* Believe the prompt's blocks cached at `worker` (any hashable) from `now` on for `ttl_s`, or for
+ * `keep_s` where that is longer and half of the entries are free: what ends first is dropped first, so
+ * those who wish for more time must not take all of them. 0, or -1 with an error set. Nothing is done for
+ * ttl_s <= 0 or no blocks. Only hash and eq of `worker` may run Python code, which those of a str do not.
+ */
 int approx_record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count,
-                  double now, double ttl_s);
+                  double now, double ttl_s, double keep_s);
 
 /* The same of a prompt of so many `blocks` whose graded hashes are given, as `grade` makes them, for an
  * index that keeps those; those beyond `graded_length(blocks)` do not count. */

@@ -96,12 +96,13 @@ static int read_ttl(PyObject *given, double *ttl_s) {
 
 static PyObject *approx_record_call(Approx *self, NAMED_ARGUMENTS) {
     PyObject *worker, *hashes, *ttl = Py_None;
-    double now, ttl_s = self->ttl_s;
-    TRY_OR_NULL(READ("record", "OOd|O", "worker hashes now ttl_s", &worker, &hashes, &now, &ttl));
+    double now, ttl_s = self->ttl_s, keep_s = 0.0;
+    TRY_OR_NULL(READ("record", "OOd|Od", "worker hashes now ttl_s keep_s", &worker, &hashes, &now,
+                     &ttl, &keep_s));
     TRY_OR_NULL(read_ttl(ttl, &ttl_s));
     GivenU64s given = {.count = 0};
     int failed = read_prompt(&given, hashes) < 0 ||
-                 approx_record(self, worker, given.at, given.count, now, ttl_s) < 0;
+                 approx_record(self, worker, given.at, given.count, now, ttl_s, keep_s) < 0;
     u64s_close(&given);
     return failed ? NULL : Py_NewRef(Py_None);
 }

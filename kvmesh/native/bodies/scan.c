@@ -9,6 +9,10 @@
 #define MAX_CHOICES (1 << 15)
 #define MAX_PRIORITY (1 << 15)
 
+/* `kvmesh.core.chat.retention`, in seconds. */
+#define SHORTLY 300
+#define LONGEST 3600
+
 typedef enum {
     FLAG,    /* bool or null */
     LIMIT,   /* tokens or null */
@@ -20,6 +24,7 @@ typedef enum {
     SETTING, /* anything, null too */
     MESSAGES,
     PROMPT,
+    RETENTION, /* anything */
     REFUSED, /* but for null */
     UNUSUAL, /* refused but for null and false */
 } Kind;
@@ -69,6 +74,7 @@ static const Field nine[] = {
     {"input_ids", VALUE, AT(scan.input_ids)},
     {"documents", VALUE, AT(scan.documents)},
     {"lora_path", TEXT, AT(scan.lora_path)},
+    {"extra_key", REFUSED, 0},
     {NULL, 0, 0},
 };
 static const Field ten[] = {
@@ -106,6 +112,7 @@ static const Field twenty_one[] = {
 static const Field twenty_two[] = {
     {"continue_final_message", SETTING, AT(scan.continue_final_message)},
     {"truncate_prompt_tokens", REFUSED, 0},
+    {"prompt_cache_retention", RETENTION, 0},
     {NULL, 0, 0},
 };
 static const Field twenty[] = {
@@ -272,6 +279,20 @@ static const uint8_t *read_prompt(const uint8_t *at, const uint8_t *end, Scan *s
     return behind;
 }
 
+/* Read how long a prompt shall be kept. What says nothing of that is the engine's to judge. */
+static const uint8_t *read_retention(const uint8_t *at, const uint8_t *end, int *keep_s) {
+    ScanSpan said;
+    *keep_s = 0;
+    const uint8_t *behind = read_value(at, end, &said);
+    NEED_OR_NULL(behind);
+    if (json_is(at, end, "\"24h\"", 5)) {
+        *keep_s = LONGEST;
+    } else if (json_is(at, end, "\"in-memory\"", 11) || json_is(at, end, "\"in_memory\"", 11)) {
+        *keep_s = SHORTLY;
+    }
+    return behind;
+}
+
 static const uint8_t *read_field(const Field *field, const uint8_t *at, const uint8_t *end,
                                  Found *found) {
     Scan *scan = &found->scan;
@@ -294,6 +315,8 @@ static const uint8_t *read_field(const Field *field, const uint8_t *at, const ui
         return read_messages(at, end, scan);
     case PROMPT:
         return read_prompt(at, end, scan);
+    case RETENTION:
+        return read_retention(at, end, &scan->keep_s);
     case UNUSUAL:
         if (json_is(at, end, "false", 5)) {
             return at + 5;

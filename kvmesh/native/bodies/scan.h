@@ -35,6 +35,7 @@ typedef struct {
     int32_t choices; /* 1 to MAX_CHOICES */
     int32_t urgency; /* of the engine's `priority`: larger first, 0 when it is not set */
     ScanText user, cache_salt, lora_path, prompt_cache_key;
+    int keep_s; /* for how long its client wishes its prompt kept, seconds; 0: it does not say */
 
     /* A chat: a list of one object or more. NULL without the field; any other value is left. */
     ScanSpan messages;

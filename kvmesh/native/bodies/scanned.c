@@ -119,6 +119,12 @@ MEMBERS(members,
     FIELDS(Scanned, T_OBJECT, READONLY, body, model)
     {"count", T_PYSSIZET, offsetof(Scanned, scan.message_count), READONLY, NULL},)
 
+/* Whether it asks for something by fields that most bodies lack. */
+GETTER(Scanned, scanned_asks, PyBool_FromLong(self->scan.urgency || self->scan.keep_s ||
+                                              self->scan.prompt_cache_key.size))
+
+GETTER(Scanned, scanned_keep_s, PyLong_FromLong(self->scan.keep_s))
+
 GETTER(Scanned, scanned_urgency, PyLong_FromLong(self->scan.urgency))
 
 GETTER(Scanned, scanned_streams, PyBool_FromLong(self->scan.stream))
@@ -126,8 +132,10 @@ GETTER(Scanned, scanned_streams, PyBool_FromLong(self->scan.stream))
 GETTER(Scanned, scanned_limit, PyLong_FromLongLong(self->scan.limit > 0 ? self->scan.limit : 0))
 
 GETTERS(getters,
+    {"asks", (getter)scanned_asks, NULL, "Whether it has an urgency, a key or a time to be kept.", NULL},
     {"bare", (getter)scanned_bare, NULL, "Whether only plain messages reach the template.", NULL},
     {"cache_key", (getter)scanned_cache_key, NULL, "Its prompt_cache_key, or nothing.", NULL},
+    {"keep_s", (getter)scanned_keep_s, NULL, "For how long its prompt shall be kept, or 0.", NULL},
     {"limit", (getter)scanned_limit, NULL, "The most tokens of its answer, 0: it does not say.", NULL},
     {"messages", (getter)scanned_messages, NULL, "(role, content) of a plain chat, or None.", NULL},
     {"rest", (getter)scanned_rest, NULL, "The body of a chat, its list of messages empty.", NULL},

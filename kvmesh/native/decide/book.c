@@ -123,13 +123,14 @@ static int believe_sent(Decider *self, const Request *request, Placed *placed, D
         return confirmed < 0 ? -1 : 0;
     }
     demand->hashes = (PyObject *)placed->hashes;
-    int late = is_late(self, placed->record);
+    /* What no event will confirm is believed from now on or not at all. */
+    int late = request->approximate ? 0 : is_late(self, placed->record);
     placed->late = late > 0;
     if (late) {
         return late < 0 ? -1 : 0;
     }
-    return approx_record(self->believed[ROUTED], worker, placed->hashes->at,
-                         Py_SIZE(placed->hashes), request->now, ttl_s);
+    return approx_record(self->believed[ROUTED], worker, placed->hashes->at, Py_SIZE(placed->hashes),
+                         request->now, ttl_s, confirmed ? 0.0 : (double)request->keep_s);
 }
 
 Placed *book(Decider *self, const Request *request, const Question *question, Record *record) {
@@ -142,6 +143,7 @@ Placed *book(Decider *self, const Request *request, const Question *question, Re
         .keys = {placed->hashes == NULL ? NULL : placed->hashes->at, question->blocks, 0},
         .streams = placed->streams,
         .turn = self->by->mode == MODE_ROUND_ROBIN,
+        .keep_s = request->keep_s,
     };
     int failed = believe_sent(self, request, placed, &demand) < 0;
     if (!failed) {
@@ -154,6 +156,7 @@ Placed *book(Decider *self, const Request *request, const Question *question, Re
         Py_DECREF(placed);
         return NULL;
     }
+    home_count(self, question, request->now);
     self->decisions++;
     self->overlap_blocks += record->chosen.overlap_blocks;
     self->request_blocks += record->chosen.request_blocks;
@@ -200,8 +203,16 @@ static int read_route(PyObject *from, Request *request) {
     TRY(read_attribute(from, interned.expected_output_tokens, 'N', &request->expected));
     TRY(read_attribute(from, interned.choices, 'N', &request->choices));
     TRY(read_attribute(from, interned.streams, 'p', &request->streams));
+    TRY(read_attribute(from, interned.keep_s, 'N', &request->keep_s));
     TRY(read_attribute(from, interned.approximate, 'p', &request->approximate));
     return read_attribute(from, interned.prefilled, 'p', &request->prefilled);
+}
+
+static int read_affinity(PyObject *from, uint64_t *affinity) {
+    PyObject *given = PyObject_GetAttr(from, interned.affinity);
+    *affinity = given == NULL ? 0 : PyLong_AsUnsignedLongLong(given);
+    Py_XDECREF(given);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 /* book(record, request, packed hashes, course, inputs, now) -> Placed: what `choose` chose, not recorded */
@@ -224,7 +235,8 @@ PyObject *decider_book(Decider *self, ARGUMENTS) {
     question.hashes = packed.buf;
     question.blocks = packed.len / (Py_ssize_t)sizeof *question.hashes;
     Placed *placed = NULL;
-    if (read_route(args[1], &request) == 0 && record->worker != NULL) {
+    if (read_route(args[1], &request) == 0 && record->worker != NULL &&
+        read_affinity(args[1], &question.affinity) == 0) {
         lengths_forecast(self->lengths, question.hashes, question.blocks, &request.forecast);
         self->busy = 1;
         self->by = (const Course *)args[3];

@@ -45,18 +45,20 @@ static long long most_of(const Question *asked, const Py_ssize_t *ties, Py_ssize
     return most;
 }
 
-/* Return which of some ties, among those with `most`, the first block beyond that belongs to, whatever
- * other workers there are; -1 where there is none, -2 with an error set. Highest random weight: workers
+/* Return which of some ties, among those with `most`, a request's key (`seed`, 0 for none) or else the
+ * first block beyond that belongs to, whatever other workers there are; -1 where there is neither, -2 with
+ * an error set. Highest random weight: workers
  * that come or go move only the blocks that are theirs.
  * Source: D. Thaler and C. Ravishankar, "Using name-based mappings to increase hit rates", 1998.
  */
 static Py_ssize_t find_home(const Question *asked, const Py_ssize_t *ties, Py_ssize_t count,
-                            long long most) {
+                            long long most, uint64_t seed) {
     Py_ssize_t home = -1, size;
     uint64_t heaviest = 0;
-    if (most >= asked->blocks) {
+    if (!seed && most >= asked->blocks) {
         return -1;
     }
+    seed = seed ? seed : asked->hashes[most];
     for (Py_ssize_t i = 0; i < count; i++) {
         const WorkerState *state = asked->states[ties[i]];
         if (overlap_of(&asked->asked, state) != most) {
@@ -66,7 +68,7 @@ static Py_ssize_t find_home(const Question *asked, const Py_ssize_t *ties, Py_ss
         if (name == NULL) {
             return -2;
         }
-        uint64_t weight = xxh3_64(name, (size_t)size, asked->hashes[most]);
+        uint64_t weight = xxh3_64(name, (size_t)size, seed);
         if (home < 0 || weight > heaviest) {
             heaviest = weight;
             home = i;
@@ -75,20 +77,20 @@ static Py_ssize_t find_home(const Question *asked, const Py_ssize_t *ties, Py_ss
     return home;
 }
 
-/* Return which of some ties to take: one that holds most of the prompt, and of those the home of the first
- * block that they lack. So replicas that do not know of each other's latest choices send the same new
+/* Return which of some ties to take: one that holds most of the prompt, and of those the home of the
+ * request's key (`seed`), or else of the first block that they lack. So replicas that do not know of each other's latest choices send the same new
  * prefix to the same worker, and a hot one, whose holders are overloaded, to the same next: homes follow
  * each other in rendezvous order. Formulas without a margin draw, as they are published. -1 with an error
  * set.
  */
 static Py_ssize_t settle_tie(Decider *self, const Question *asked, Py_ssize_t *ties,
-                             Py_ssize_t count) {
+                             Py_ssize_t count, uint64_t seed) {
     if (self->by->margin == 0.0) {
         Py_ssize_t drawn = pick(self, count);
         return drawn < 0 ? -1 : ties[drawn];
     }
     long long most = most_of(asked, ties, count);
-    Py_ssize_t best = 0, home = find_home(asked, ties, count, most);
+    Py_ssize_t best = 0, home = find_home(asked, ties, count, most, seed);
     if (home != -1) {
         return home < 0 ? -1 : ties[home];
     }
@@ -117,7 +119,7 @@ static Py_ssize_t keep_cheapest(const Decider *self, Py_ssize_t *ties, Py_ssize_
 }
 
 /* Return which of some ties to take. What hardly begins like anything cached goes to the idle worker whose
- * prefill has rested longest: else whoever served the first prompt, and so holds the beginning that all
+ * prefill has rested longest, unless its key has a home: else whoever served the first prompt, and so holds the beginning that all
  * have in common, would get every other one, and the rest of an idle fleet none. Where none is idle it goes
  * to the cheapest: a home is of no use to it, and what is learned of speeds differs less than loads do.
  */
@@ -125,9 +127,10 @@ static Py_ssize_t settle(Decider *self, const Question *asked, Py_ssize_t *ties,
                          Py_ssize_t count) {
     double longest = 0.0;
     Py_ssize_t rested = 0, equal = 0;
-    if (self->by->margin == 0.0 || NEW_SHARE * (double)asked->asked.request_blocks <=
+    uint64_t seed = self->by->margin == 0.0 ? 0 : home_seed(self, asked);
+    if (seed || self->by->margin == 0.0 || NEW_SHARE * (double)asked->asked.request_blocks <=
                                    (double)most_of(asked, ties, count)) {
-        return settle_tie(self, asked, ties, count);
+        return settle_tie(self, asked, ties, count, seed);
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         const Loads *loads = asked->states[ties[i]]->loads;
@@ -144,7 +147,7 @@ static Py_ssize_t settle(Decider *self, const Question *asked, Py_ssize_t *ties,
     if (!rested) {
         equal = keep_cheapest(self, ties, count);
     }
-    return settle_tie(self, asked, ties, equal);
+    return settle_tie(self, asked, ties, equal, 0);
 }
 
 /* Return the worker at rest that computes the prefix in place of the cheapest, which it becomes one more

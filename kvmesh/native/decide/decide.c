@@ -34,6 +34,7 @@ typedef struct {
     Scanned *scanned;
     PyObject *packed;  /* its token ids, None: those of its bytes */
     uint64_t root;     /* the seed of its first block */
+    uint64_t affinity; /* of its prompt cache key, 0 for none */
     long long output;  /* tokens of its answer by its client's word, -1: by its limit */
 } AskedPrompt;
 
@@ -364,7 +365,7 @@ static int read_request(PyObject *const *args, Request *request, AskedPrompt *pr
            (args[9] != Py_None && !PyTuple_CheckExact(args[9])), PyExc_TypeError,
            "decide takes a Scanned, packed tokens or None, bytes, a str, a tuple of states, "
            "a time, a bool, a str or None, a Course or None, states or None, three numbers, "
-           "inputs or None");
+           "inputs or None, two numbers");
     *request = (Request){
         .request_id = args[2],
         .tenant = args[3],
@@ -383,6 +384,8 @@ static int read_request(PyObject *const *args, Request *request, AskedPrompt *pr
     prompt->output = PyLong_AsLongLong(args[10]);
     request->most_wait_ms = PyErr_Occurred() ? 0.0 : PyFloat_AsDouble(args[11]);
     prompt->root = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(args[12]);
+    prompt->affinity = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(args[14]);
+    request->keep_s = PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[15]);
     TRY(no_error());
     prompt->output = prompt->output < MAX_TOKENS ? prompt->output : MAX_TOKENS;
     request->inputs = args[13] == Py_None ? NULL : args[13];
@@ -404,12 +407,12 @@ static void observe(Decider *self, int phase, uint64_t from, uint64_t to) {
 }
 
 /* decide(scanned, packed, request_id, tenant, cohort, now, whole, name, course, states, output,
- * most_wait_ms, root, inputs) -> Placed | None | the wait, ms, that is too long
+ * most_wait_ms, root, inputs, affinity, keep_s) -> Placed | None | the wait, ms, that is too long
  */
 PyObject *decider_decide(Decider *self, ARGUMENTS) {
     Request request;
     AskedPrompt prompt;
-    REFUSE_OR_NULL(nargs != 14, PyExc_TypeError, "decide takes 14 arguments, not %zd", nargs);
+    REFUSE_OR_NULL(nargs != 16, PyExc_TypeError, "decide takes 16 arguments, not %zd", nargs);
     TRY_OR_NULL(read_request(args, &request, &prompt));
     REFUSE_OR_NULL(self->own == NULL || self->ring == NULL, PyExc_RuntimeError,
                    "the decider follows no policy, or has no log, yet");
@@ -421,7 +424,7 @@ PyObject *decider_decide(Decider *self, ARGUMENTS) {
         return NULL;
     }
     self->by = args[8] == Py_None ? self->own : (const Course *)args[8];
-    Question question = {.hashes = NULL};
+    Question question = {.hashes = NULL, .affinity = prompt.affinity};
     uint64_t began = clock_ns(), hashed_ns = 0;
     int hashed = 1;
     self->busy = 1;
@@ -464,7 +467,7 @@ static int read_choice(Decider *self, PyObject *const *args, Request *request, Q
     REFUSE(!PyBytes_Check(args[0]) || !PyTuple_CheckExact(args[6]) || !PyTuple_CheckExact(args[7])
            || !Py_IS_TYPE(args[10], &course_type), PyExc_TypeError,
            "choose takes bytes, hashes, packed hashes, token ids or None, two numbers, "
-           "two tuples of states, a time, a bool, a Course, inputs or None, two bools");
+           "two tuples of states, a time, a bool, a Course, inputs or None, two bools, a number");
     *request = (Request){
         .request_id = args[0],
         .prompt_tokens = PyLong_AsLongLong(args[4]),
@@ -476,6 +479,7 @@ static int read_choice(Decider *self, PyObject *const *args, Request *request, Q
         .inputs = args[11] == Py_None ? NULL : args[11],
         .prefilled = PyErr_Occurred() ? -1 : PyObject_IsTrue(args[12]),
     };
+    question->affinity = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(args[14]);
     Py_buffer packed;
     if (PyErr_Occurred() || PyObject_GetBuffer(args[2], &packed, PyBUF_SIMPLE) < 0) {
         return -1;
@@ -509,12 +513,12 @@ static int read_choice(Decider *self, PyObject *const *args, Request *request, Q
 }
 
 /* choose(request_id, hashes, packed, ids, prompt_tokens, output_tokens, cohort, states, now, whole,
- * course, inputs, prefilled, likeliest) -> Record: nothing is booked
+ * course, inputs, prefilled, likeliest, affinity) -> Record: nothing is booked
  */
 PyObject *decider_choose(Decider *self, ARGUMENTS) {
     Request request;
     Question question = {.hashes = NULL};
-    REFUSE_OR_NULL(nargs != 14, PyExc_TypeError, "choose takes 14 arguments, not %zd", nargs);
+    REFUSE_OR_NULL(nargs != 15, PyExc_TypeError, "choose takes 15 arguments, not %zd", nargs);
     REFUSE_OR_NULL(self->busy, PyExc_RuntimeError, "a decision was asked for within another");
     int likeliest = PyObject_IsTrue(args[13]);
     if (likeliest < 0 || read_choice(self, args, &request, &question) < 0) {

@@ -2,9 +2,9 @@
  *
  * overlaps.c finds what each worker of a cohort has of the prompt. costs.c prices workers by a formula that programs.c
  * read, over the terms of terms.c. forecasts.c says which are in time, as far as time_errors.c learned that
- * times are off. choose.c takes one, decide.c asks for it, book.c books and records
- * it, finish.c ends it; runners_up.c says who would have been next. course.c is what requests are decided
- * by, decider.c what Python sees.
+ * times are off. choose.c takes one, homes.c says which of equal ones by the request's key, decide.c asks
+ * for it, book.c books and records it, finish.c ends it; runners_up.c says who would have been next.
+ * course.c is what requests are decided by, decider.c what Python sees.
  */
 #pragma once
 
@@ -60,6 +60,14 @@ typedef struct {
     int mode, uses_caches; /* looks: caches count */
 } Course;
 
+/* How often prompts with a key came lately. */
+typedef struct {
+    uint64_t seed;   /* of key and beginning, 0: of none */
+    double level, at_s; /* requests not worked off at that time */
+} Rate;
+
+enum { RATES = 1024 }; /* a power of 2 */
+
 typedef struct {
     PyObject_HEAD
     Sequences *sequences;
@@ -95,6 +103,7 @@ typedef struct {
     int apart;                 /* the decision under way is timed phase by phase */
     long long decisions, overlap_blocks, request_blocks;
     Cohort cohorts[COHORTS];
+    Rate rates[RATES]; /* by seed */
     uint64_t question; /* of cohorts */
     uint64_t priced;   /* in which all of a cohort were priced last, 0: costs are of no cohort */
     /* Scratch, kept from call to call. */
@@ -159,6 +168,7 @@ typedef struct {
     Py_ssize_t deepest; /* most blocks that any worker has on its device, or is believed to */
     long long reach;    /* the same in any memory */
     int prepared;       /* some worker has to bring or load something first */
+    uint64_t affinity;  /* what stands for its prompt cache key, 0: it has none */
     long long estimated;
 } Question;
 
@@ -167,6 +177,14 @@ typedef struct {
  */
 Py_ssize_t choose_by_cost(Decider *self, const Question *question, PyObject *allow);
 Py_ssize_t choose_blind(Decider *self, const Question *question);
+
+/* Return what the home of a request with a key is found by; 0: it has no key, or with that as many came
+ * lately as a home is for.
+ */
+uint64_t home_seed(const Decider *self, const Question *question);
+
+/* Count a request that is booked, if it has a key. */
+void home_count(Decider *self, const Question *question, double now);
 
 /* Write what `count` workers from the `first` on cost; -1 with an error set. */
 int price(Decider *self, const Question *question, Py_ssize_t first, Py_ssize_t count);
@@ -193,6 +211,7 @@ typedef struct {
     int whole, streams;
     int prefilled;   /* another worker computes the prompt */
     int approximate; /* no event confirms its hashes */
+    long long keep_s; /* for how long the prompt shall be kept, seconds; 0: nobody said */
     Forecast forecast;
     Py_buffer packed; /* the token ids, if they were given */
 } Request;

@@ -12,7 +12,8 @@ static int ask_health(const Decider *self, const char *method, PyObject *worker,
 /* Believe what a booking was expected to cache from its service on, where no events confirm it: what
  * was believed since it was sent may have been revoked with another request, or be over. 0, -1 with an
  * error set. */
-static int believe_served(Decider *self, PyObject *worker, PyObject *expected, double now) {
+static int believe_served(Decider *self, const Booking *booking, PyObject *expected, double now) {
+    PyObject *worker = booking->worker;
     if (expected == NULL || self->believed[ROUTED] == NULL || !Py_IS_TYPE(expected, &hashed_type)) {
         return 0;
     }
@@ -22,7 +23,7 @@ static int believe_served(Decider *self, PyObject *worker, PyObject *expected, d
     }
     const Hashed *hashes = (const Hashed *)expected;
     return approx_record(self->believed[ROUTED], worker, hashes->at, Py_SIZE(hashes), now,
-                         self->approx_ttl_s);
+                         self->approx_ttl_s, booking->keep_s);
 }
 
 /* Tell of a first token, the booking's if it is `first`; 1 if its time says nothing of the worker's
@@ -39,7 +40,7 @@ static int ask_begun(const Decider *self, Placed *placed, int first, double now)
 static int begin(Decider *self, Booking *booking, double now) {
     PyObject *expected = Py_XNewRef(booking->hashes);
     int first = sequences_first_token(self->sequences, booking, now);
-    if (first > 0 && (believe_served(self, booking->worker, expected, now) < 0 ||
+    if (first > 0 && (believe_served(self, booking, expected, now) < 0 ||
                       ask_health(self, "began", booking->worker, now) < 0)) {
         first = -1;
     }
@@ -137,7 +138,7 @@ static int release(Decider *self, Booking *booking, int served, double now) {
     if (live < 1) {
         return live;
     }
-    TRY_IF(served, believe_served(self, booking->worker, booking->hashes, now));
+    TRY_IF(served, believe_served(self, booking, booking->hashes, now));
     if (PyDict_GET_SIZE(self->late_waiting)) {
         PyObject *ended = PyObject_CallMethod(self->late, "end", "Odi", booking, now, served);
         Py_XDECREF(ended);

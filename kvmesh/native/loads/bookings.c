@@ -33,7 +33,8 @@ MEMBERS(members,
     FIELDS(Booking, T_OBJECT, READONLY, hashes)
     FIELDS(Booking, T_LONGLONG, READONLY, prompt_tokens, uncached_tokens, service_tokens,
            private_blocks, expected_blocks, foreseen_blocks, output_tokens)
-    FIELDS(Booking, T_DOUBLE, READONLY, booked_s, renewed_s, output_s, service_s))
+    FIELDS(Booking, T_DOUBLE, READONLY, booked_s, renewed_s, output_s, service_s)
+    FIELDS(Booking, T_USHORT, READONLY, keep_s))
 
 GETTERS(getters,
     {"keys", (getter)booking_keys, NULL, "Its sharing keys.", NULL},

@@ -28,6 +28,7 @@ struct Booking {
     long long private_blocks, expected_blocks, foreseen_blocks;
     double booked_s, renewed_s, output_s, service_s;
     uint8_t streams, prefilling, turn, place;
+    uint16_t keep_s; /* for how long its client wishes its prompt kept */
     uint64_t keys[];
 };
 

@@ -20,6 +20,7 @@ static int read_demand(PyObject *given, DemandC *demand, GivenU64s *keys) {
                        &demand->expected_output_tokens));
     TRY(read_attribute(given, interned.streams, 'p', &demand->streams));
     TRY(read_attribute(given, interned.turn, 'p', &demand->turn));
+    TRY(read_attribute(given, interned.keep_s, 'N', &demand->keep_s));
     demand->hashes = PyObject_GetAttr(given, interned.hashes);
     if (demand->hashes == Py_None) {
         Py_CLEAR(demand->hashes);

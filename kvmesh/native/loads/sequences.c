@@ -71,6 +71,7 @@ static Booking *make_booking(const Sequences *self, PyObject *request_id, Loads 
     booking->streams = demand->streams != 0;
     booking->prefilling = 1;
     booking->turn = demand->turn != 0;
+    booking->keep_s = (uint16_t)within(0, demand->keep_s, UINT16_MAX);
     for (long long i = 0; i < keys; i++) {
         booking->keys[i] = sharing_key(&demand->keys, i + 1);
     }

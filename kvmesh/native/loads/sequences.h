@@ -38,6 +38,7 @@ typedef struct {
                        * hashes */
     PyObject *owner;  /* a str; NULL: this replica */
     int streams, turn;
+    long long keep_s; /* for how long the prompt shall be kept, seconds; 0: nobody said */
 } DemandC;
 
 /* Ms per uncached token of a worker; -1 with an error set. May run anything. */

@@ -8,6 +8,7 @@ FIELDS: Final = (
     *("model", "stream", "prompt", "input", "input_ids", "system", "instructions", "tools"),
     *("documents", "n", "best_of", "user", "max_tokens", "max_completion_tokens"),
     *("max_output_tokens", "priority", "cache_salt", "lora_path", "prompt_cache_key", "kvmesh"),
+    *("prompt_cache_retention", "extra_key"),
     *("tool_choice", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt"),
     *("continue_final_message", "previous_response_id", "truncate_prompt_tokens", "messages"),
     *("prompt_logprobs", "use_beam_search", "a_field_that_nobody_has_ever_heard_of", "x", ""),

@@ -68,6 +68,28 @@ async def test_labels_taints_and_allow_lists_decide_who_may(engines: list[str]) 
     assert "3.0 *" in str(dearer.json())
 
 
+async def test_a_prompt_cache_key_brings_prompts_that_differ_to_one_worker(
+    engines: list[str],
+) -> None:
+    plain = [engine.partition(",")[0] for engine in engines]
+    async with client_of(router(plain)) as client:
+
+        async def sent(text: str, **more: Any) -> str:
+            turns = [{"role": "user", "content": text}]
+            body = {"model": "mock", "messages": turns, "max_tokens": 2} | more
+            return worker(await client.post("/v1/chat/completions", json=body))
+
+        without = {await sent(f"{number} asks for something else") for number in range(6)}
+        # Scanned, parsed, and with what is no retention.
+        forms: list[dict[str, Any]] = [{}, {"kvmesh": {}}, {"prompt_cache_retention": 7}]
+        keyed = {
+            await sent(f"{number} wants to know", prompt_cache_key="app", **forms[number % 3])
+            for number in range(12)
+        }
+
+    assert (len(without), len(keyed)) == (3, 1)
+
+
 async def test_clients_may_be_forbidden_to_choose(engines: list[str]) -> None:
     async with client_of(router(engines, client_overrides=False)) as client:
         answers = [await ask(client, worker_id="w1", router_mode="direct") for _ in range(2)]

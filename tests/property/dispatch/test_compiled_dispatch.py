@@ -175,7 +175,7 @@ class Side:
                     "worker", "owner", "prompt_tokens", "uncached_tokens", "service_tokens",
                     "booked_s", "renewed_s", "output_s", "streams", "keys", "private_blocks",
                     "expected_blocks", "foreseen_blocks", "output_tokens", "prefilling",
-                    "service_s", "turn",
+                    "service_s", "turn", "keep_s",
                 )
             ]
             + [known_of(one)]
@@ -308,6 +308,9 @@ WISHES: list[dict[str, Any]] = [
     {"targets": Targets(ttft_ms=1e6, tpot_ms=20.0), "priority": 2},
     {"targets": Targets(tpot_ms=0.5), "session": "s"},
     {"targets": Targets(ttft_ms=400.0), "temperature": 0.5},
+    {"affinity": 7},
+    {"affinity": 7, "keep_s": 300},
+    {"keep_s": 3600},
 ]
 
 
@@ -550,6 +553,8 @@ class TwoWays(RuleBasedStateMachine):
             targets=wishes.targets,
             priority=wishes.priority,
             adapter=adapter,
+            affinity=wishes.affinity,
+            keep_s=wishes.keep_s,
         )
         if placed is None or isinstance(placed, int | float):
             self._ask_both(request, text, visible, tried=placed is not None, salt=salt)

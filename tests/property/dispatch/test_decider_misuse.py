@@ -124,7 +124,7 @@ class Core:
             *(self.scanned, other.get("packed"), request_id, "", states, now, whole),
             *(other.get("name"), other.get("course"), other.get("among")),
             *(other.get("output", -1), other.get("most", inf), other.get("root", ROOT)),
-            other.get("inputs"),
+            *(other.get("inputs"), other.get("affinity", 0), other.get("keep_s", 0)),
         )
 
     def request(self, **other: Any) -> Any:
@@ -132,6 +132,7 @@ class Core:
         asked = {
             "request_id": "b", "model": "m", "prompt_tokens": 9, "expected_output_tokens": 1,
             "choices": 1, "streams": True, "approximate": False, "prefilled": False,
+            "affinity": 0, "keep_s": 0,
         }  # fmt: skip
         return SimpleNamespace(**(asked | other))
 
@@ -162,7 +163,7 @@ class Core:
             "request_id": b"r", "hashes": hashes, "packed": hashes.upto(9), "ids": None,
             "prompt_tokens": 17, "output_tokens": 3, "cohort": self.states, "states": self.states,
             "now": 1.0, "whole": True, "course": self.policy, "inputs": None,
-            "prefilled": False, "likeliest": False,
+            "prefilled": False, "likeliest": False, "affinity": 0,
         }  # fmt: skip
         return self.decider.choose(*(given | other).values())
 
@@ -199,7 +200,7 @@ def _core() -> Core:
     return Core()
 
 
-DECIDE = (None, b"r", "", (), 1.0, False, None, None, None, -1, inf, ROOT, None)
+DECIDE = (None, b"r", "", (), 1.0, False, None, None, None, -1, inf, ROOT, None, 0, 0)
 COURSE = (False, None, WEIGHTS, 0.0, "kv", anything, None)
 
 MISUSES: dict[str, Callable[[Core], object]] = {
@@ -237,6 +238,13 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "decide from a seed of words": lambda core: core.decide(root="1"),
     "decide from no u64": lambda core: core.decide(root=-1),
     "decide soon": lambda core: core.decide(most="soon"),
+    "decide for the key of words": lambda core: core.decide(affinity="key"),
+    "decide for no key": lambda core: core.decide(affinity=-1),
+    "decide to keep for words": lambda core: core.decide(keep_s="long"),
+    "decide to keep for ever": lambda core: core.decide(keep_s=1 << 99),
+    "choose for no key": lambda core: core.choose(affinity=-1),
+    "book for no key": lambda core: core.book(request=core.request(affinity=-1)),
+    "book for no time": lambda core: core.book(request=core.request(keep_s="long")),
     "draw nobody": lambda core: core.draw(lambda _: 4),
     "draw none": lambda core: core.draw(lambda _: -1),
     "draw by no number": lambda core: core.draw(lambda _: "w0"),
@@ -268,7 +276,7 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "decide later than all": lambda core: core.decide(now=float("inf")),
     "decide for nobody": lambda core: core.decider.decide(
         *(core.scanned, None, b"r", 1, core.states, 1.0, False, None),
-        *(None, None, -1, inf, ROOT, None),
+        *(None, None, -1, inf, ROOT, None, 0, 0),
     ),
     "decide by a number": lambda core: core.decide(name=1),
     "decide in words": lambda core: core.decide(packed="tokens"),
@@ -386,7 +394,7 @@ def test_a_decider_that_follows_nothing_or_has_no_log_decides_nothing(core: Core
     )  # fmt: skip
     asked = (
         *(core.scanned, None, b"r", "", core.states, 1.0, False, None),
-        *(None, None, -1, inf, ROOT, None),
+        *(None, None, -1, inf, ROOT, None, 0, 0),
     )
     placed = core.decide()
 
@@ -702,7 +710,7 @@ def test_no_memory_is_an_error_and_leaves_nothing_booked() -> None:
         core = Core()
         asked = (core.scanned, None, b"r", "", core.states, 1.0, number % 2 == 0, None)
         inputs = Inputs(prepare=worth_a_lot, allow=forecasts()) if number % 3 == 0 else None
-        arguments = (*asked, None, None, -1, inf, ROOT, inputs)
+        arguments = (*asked, None, None, -1, inf, ROOT, inputs, 0, 0)
         placed = starved(number, core.decider.decide, *arguments)
         if placed is None:
             failed += 1

@@ -43,7 +43,8 @@ MISUSES: dict[str, Callable[[Any], object]] = {
         ApproxStatistics, 1.0, (1, 1, None), 8.0, ""
     ),
     "record alone": lambda index: index.record(A, [1]),
-    "record too much": lambda index: index.record(A, [1], 1.0, 2.0, 3.0),
+    "record too much": lambda index: index.record(A, [1], 1.0, 2.0, 3.0, 4.0),
+    "record to keep for words": lambda index: index.record(A, [1], 1.0, 2.0, "long"),
     "record by another name": lambda index: index.record(A, [1], 1.0, ttl=2.0),
     "record by two names": lambda index: index.record(A, [1], 1.0, ttl_s=2.0, now=1.0),
     "record nothing": lambda index: index.record(A, None, 1.0),

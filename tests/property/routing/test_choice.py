@@ -27,6 +27,7 @@ from kvmesh.core.routing.decision import Decision, RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import NoWorkerError
 from tests.reference.routing.chooser import Chooser
+from tests.reference.routing.homes import count_home, rates_of, seed_of
 
 SIZE = 16
 BLOCKS = 100
@@ -98,6 +99,7 @@ class World:
             self.join(worker)
         for number in range(draw(st.integers(0, 12))):
             self.book(number)
+        self.crowd()
         if draw(st.integers(0, 3)) == 0:
             self.try_policy()
         self.now += draw(st.sampled_from([0.0, 0.3, 2.0, 300.0]))
@@ -150,6 +152,20 @@ class World:
         if self.draw(st.booleans()):
             self.scheduler.first_token(request.request_id, self.now)
 
+    def crowd(self) -> None:
+        """Let as many requests with a key come as its home is for, or one less."""
+        for number in range(self.draw(st.sampled_from([0, 0, 14, 15]))):
+            request = RouteRequest(f"k{number}", hashes_of(0, 9, ids=False), 149, affinity=1)
+            try:
+                self.scheduler.schedule(request, self.now)
+            except NoWorkerError:
+                return
+            seed = seed_of(1, request.hashes.upto(9) if self.sees(request) else (), SIZE)
+            count_home(rates_of(self.scheduler), seed, self.now)
+
+    def sees(self, request: RouteRequest) -> bool:
+        return "kv" in (self.scheduler.options.mode, request.mode)
+
     def try_policy(self) -> None:
         options = self.scheduler.options
         policy = options.formulas.plain(self.draw(st.sampled_from(ALL_COSTS)))
@@ -179,6 +195,7 @@ class World:
             targets=draw(st.sampled_from([None, None, Targets(ttft_ms=60.0), Targets(None, 5.0)])),
             priority=draw(st.integers(-1, 2)),
             session=draw(st.sampled_from(["", "s"])),
+            affinity=draw(st.sampled_from([0, 1, (1 << 64) - 1])),
         )
 
 

@@ -9,7 +9,7 @@ FIELDS = [
     *("tools", "documents", "tool_choice", "chat_template_kwargs", "reasoning_effort", "n"),
     *("add_generation_prompt", "continue_final_message", "max_tokens", "max_completion_tokens"),
     *("max_output_tokens", "user", "priority", "cache_salt", "lora_path", "kvmesh", "seed"),
-    *("prompt_cache_key", "nvext"),
+    *("prompt_cache_key", "prompt_cache_retention", "nvext", "extra_key"),
 ]
 MEMBERS = ["role", "content", "name", "tool_calls", "tool_call_id", "refusal", "ts"]
 ROLES = ["system", "developer", "user", "assistant", "tool", "critic", ""]

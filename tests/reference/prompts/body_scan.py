@@ -14,6 +14,7 @@ from kvmesh.bounds import UNREADABLE
 from kvmesh.core.chat.chat import ChatInput, JsonObject
 from kvmesh.core.chat.inference import InferenceRequest, chat_fields, decode_request
 from kvmesh.core.chat.prompt_form import is_given, is_set
+from kvmesh.core.chat.retention import retention_s
 from kvmesh.core.prompts.byte_tokenizer import ByteTokenizer
 from kvmesh.errors import RequestError
 
@@ -47,6 +48,8 @@ def agrees(body: bytes) -> bool:
         and (kept.model, kept.streams) == (read.model or "", bool(read.stream))
         and (kept.limit, kept.urgency) == (read.output_limit or 0, read.urgency)
         and (kept.cache_key, kept.salt) == (key or "", read.cache_salt or "")
+        and kept.keep_s == retention_s(read.prompt_cache_retention)
+        and kept.asks == bool(key or kept.keep_s or read.urgency)
     )
 
 
@@ -63,7 +66,7 @@ def scan_body(body: bytes) -> InferenceRequest | None:
     limits = read.max_completion_tokens, read.max_output_tokens, read.max_tokens
     given = (
         *(read.prompt_logprobs, read.truncate_prompt_tokens, read.add_special_tokens),
-        *(read.previous_response_id, read.nvext),
+        *(read.previous_response_id, read.nvext, read.extra_key),
     )
     wished = read.echo, read.best_of, read.use_beam_search, read.prompt_embeds, read.chat_template
     unusual = (

@@ -9,6 +9,7 @@ import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import sharing_keys
+from kvmesh.core.blocks.hashing import ALL_BLOCKS
 from kvmesh.core.cost.arms import Arm
 from kvmesh.core.cost.catalogue import Pricing
 from kvmesh.core.cost.formulas import scores_of
@@ -23,6 +24,7 @@ from kvmesh.core.routing.decision import Decision, RouteRequest, RouterMode, Rou
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.errors import NoWorkerError
 from tests.reference.routing.foretelling import foretell, in_time
+from tests.reference.routing.homes import home_seed, rates_of, seed_of
 from tests.reference.routing.second_home import find_second_home
 from tests.reference.routing.selection import (
     choose_least,
@@ -150,6 +152,11 @@ class Chooser:
         deepest = max(overlaps.values()) if found.slower else groups[0][0] if groups else 0
         blocks = request.hashes.upto(deepest + 1) if uses_caches else ()
         speeds = self._speeds
+        seed = 0
+        if request.affinity:
+            all_blocks = request.hashes.upto(ALL_BLOCKS if uses_caches else 0)
+            seed = seed_of(request.affinity, all_blocks, options.block_size)
+            seed = home_seed(rates_of(self._scheduler), seed, now)
         usual = int(OUTPUT_CAP * speeds.output_tokens) or MOST_TOKENS
         expected = min(request.expected_output_tokens, usual)
         size = options.block_size
@@ -177,6 +184,7 @@ class Chooser:
             reported=found.reported,
             routed=found.routed,
             cold=cold,
+            seed=seed,
         )
 
     def _weigh_in_full(
@@ -235,8 +243,10 @@ class Chooser:
         goes to the cheapest: a home is of no use to it.
         """
         overlaps = weighing.overlaps
-        if not weighing.cost.margin or NEW_SHARE * weighing.request_blocks <= max(
-            [overlaps.get(name, 0) for name in names]
+        if (
+            not weighing.cost.margin
+            or weighing.seed
+            or NEW_SHARE * weighing.request_blocks <= max([overlaps.get(name, 0) for name in names])
         ):
             return _settle_tie(names, weighing, rng)
         loads = [self._sequences.loads(name) for name in names]
@@ -283,7 +293,7 @@ def _settle_tie(names: Sequence[WorkerId], weighing: Weighing, rng: Random) -> i
     """
     if not weighing.cost.margin:
         return pick(len(names), rng)
-    home = find_home(names, weighing.overlaps, weighing.blocks)
+    home = find_home(names, weighing.overlaps, weighing.blocks, weighing.seed)
     if home >= 0:
         return home
     held = [weighing.overlaps.get(name, 0) for name in names]

@@ -18,6 +18,7 @@ from kvmesh.core.routing.scheduler import Scheduler, SchedulerStatistics
 from kvmesh.core.routing.sessions import Sessions
 from kvmesh.errors import NoWorkerError
 from tests.reference.routing.chooser import Chooser
+from tests.reference.routing.homes import count_home, rates_of, seed_of
 from tests.reference.routing.weighing import load_tokens
 
 
@@ -88,9 +89,10 @@ class NaiveScheduler(Scheduler):
             self.slo.first_token(request_id, now)
         live = self.sequences.bookings.get(request_id)
         expected = None if live is None else live.hashes
+        keep_s = 0 if live is None else live.keep_s
         booking = self.sequences.first_token(request_id, now)
         if booking is not None:
-            self._believe_served(booking.worker, expected, now)
+            self._believe_served(booking.worker, expected, now, keep_s)
             self._health.began(booking.worker, now)
             if self.late.waiting:
                 self.late.begin(booking.worker, now)
@@ -122,7 +124,7 @@ class NaiveScheduler(Scheduler):
             return None
         worker = booking.worker
         if attempt.verdict is Verdict.SERVED:
-            self._believe_served(worker, booking.hashes, now)
+            self._believe_served(worker, booking.hashes, now, booking.keep_s)
             self.slo.served(request_id, booking.output_tokens, now)
         if self.late.waiting:
             self.late.end(booking, now, served=attempt.verdict is Verdict.SERVED)
@@ -152,7 +154,7 @@ class NaiveScheduler(Scheduler):
         return began_s + OVERDUE * ms_per_token / 1000.0 * booking.uncached_tokens
 
     def _believe_served(
-        self, worker: WorkerId, expected: Hashes | bytes | None, now: float
+        self, worker: WorkerId, expected: Hashes | bytes | None, now: float, keep_s: int
     ) -> None:
         """Believe what a booking was expected to cache from its service on: what was believed since
         it was sent may have been revoked with another request, or be over.
@@ -162,7 +164,7 @@ class NaiveScheduler(Scheduler):
         """
         if expected is None or isinstance(expected, bytes) or self.overlaps.confirms(worker):
             return
-        self.overlaps.record(worker, expected, now)
+        self.overlaps.record(worker, expected, now, keep_s)
 
     def _choose(self, request: RouteRequest, now: float) -> Decision:  # type: ignore[override]
         """Choose a worker. Of the targets of a request with excluded workers, which failed it, as
@@ -228,7 +230,8 @@ class NaiveScheduler(Scheduler):
             return None
         blocks = request.hashes.upto(ALL_BLOCKS)
         if blocks and not late:
-            overlaps.routed.record(worker, blocks, now, ttl_s)
+            confirmed = not request.approximate and overlaps.confirms(worker)
+            overlaps.routed.record(worker, blocks, now, ttl_s, 0 if confirmed else request.keep_s)
         return blocks or None
 
     def _book(self, request: RouteRequest, decision: Decision, now: float) -> None:  # type: ignore[override]
@@ -238,7 +241,7 @@ class NaiveScheduler(Scheduler):
         kv = self.options.mode == "kv" or request.mode == "kv"
         counted, sequences = None, self.sequences
         behind = worker in self.late.workers and sequences.loads(worker).waiting_requests > 0
-        late = kv and behind
+        late = kv and behind and not request.approximate
         if kv:
             counted = self._believe(worker, request, now, late=late)
         known = hashes.upto(ALL_BLOCKS if kv else 0) if counted is None else counted
@@ -250,6 +253,7 @@ class NaiveScheduler(Scheduler):
             streams=request.streams,
             hashes=None if counted is None else hashes,
             turn=decision.policy == "round-robin",
+            keep_s=request.keep_s,
         )
         booked = sequences.add(request.request_id, worker, demand, now)
         if late and booked and counted is not None:
@@ -266,6 +270,10 @@ class NaiveScheduler(Scheduler):
             self.sessions.bind(request.session, worker, now)
         if decision.arm is not None:
             decision.arm.left -= 1
+        if request.affinity:
+            all_blocks = hashes.upto(ALL_BLOCKS if kv else 0)
+            seed = seed_of(request.affinity, all_blocks, self.options.block_size)
+            count_home(rates_of(self), seed, now)
         self._decisions += 1
         self._overlap_blocks += decision.overlap_blocks
         self._request_blocks += decision.total_blocks

@@ -42,19 +42,22 @@ def find_ties(
     return ties
 
 
-def find_home(names: Sequence[_Name], overlaps: Mapping[_Name, int], blocks: Sequence[int]) -> int:
+def find_home(
+    names: Sequence[_Name], overlaps: Mapping[_Name, int], blocks: Sequence[int], seed: int = 0
+) -> int:
     """Return the index of the name, among those with the most in `overlaps`, that the first of
-    `blocks` beyond that belongs to, whatever other names there are; -1 where there is none.
+    `blocks` beyond that belongs to, or a `seed`, whatever other names there are; -1 where there is
+    neither.
 
     Highest random weight: names that come or go move only the blocks that are theirs.
     Source: D. Thaler and C. Ravishankar, "Using name-based mappings to increase hit rates", 1998.
     """
     held = [overlaps.get(name, 0) for name in names]
     most = max(held)
-    if most >= len(blocks):
+    if not seed and most >= len(blocks):
         return -1
     weights = [
-        xxhash.xxh3_64_intdigest(name.encode(), blocks[most]) if overlap == most else -1
+        xxhash.xxh3_64_intdigest(name.encode(), seed or blocks[most]) if overlap == most else -1
         for name, overlap in zip(names, held, strict=True)
     ]
     return weights.index(max(weights))

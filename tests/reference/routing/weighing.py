@@ -42,7 +42,8 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     of `groups` that events tell, `routed` what decisions do. `brought`: what workers would bring to
     their devices first, of those that would. `prefilled`: nothing is left to prefill. `cold`: how
     long the request's LoRA adapter takes to load, ms, at workers that do not hold it ready.
-    `instead_of`: why another formula does not decide.
+    `instead_of`: why another formula does not decide. `seed`: what finds the home of its key, 0: it
+    has none.
     """
 
     now: float
@@ -66,6 +67,7 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     routed: Groups = []
     cold: Mapping[WorkerId, float] = {}
     instead_of: str = ""
+    seed: int = 0
 
     def candidate(self, state: WorkerState, cached_blocks: int) -> Candidate:
         """Return every term for one worker. About 1.5 us."""

@@ -9,6 +9,7 @@ to 0.5.23, tensorrt_llm/_torch/pyexecutor/kv_cache_events.py.
 """
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Final, cast
 
 from kvmesh.core.blocks.hashing import TOKEN_BYTES
@@ -175,10 +176,12 @@ def _stored(fields: Mapping[str, object]) -> EngineStored:
     lora = _lora(fields)
     salt = optional_text(fields.get("cache_salt"), "cache_salt")
     opaque: tuple[int, ...] = ()
+    ahead = lookahead(fields.get("lookahead_token_ids"), len(hashes))
     keys = fields.get("extra_keys")
     if keys is not None:
         first = parent is None and is_whole
-        key_salt, opaque = extras(keys, len(hashes), lora=lora, first=first)
+        within = block_size if ahead else inf
+        key_salt, opaque = extras(keys, len(hashes), lora=lora, first=first, within=within)
         salt = salt if salt is not None else key_salt
     if fields.get("mm_keys") is not None:
         _, opaque = extras(fields["mm_keys"], len(hashes), lora=None, first=False)
@@ -195,7 +198,7 @@ def _stored(fields: Mapping[str, object]) -> EngineStored:
         salt=salt,
         extras=opaque,
         window=None if window is None else non_negative(window, "kv_cache_spec_sliding_window"),
-        lookahead=lookahead(fields.get("lookahead_token_ids"), len(hashes)),
+        lookahead=ahead,
     )
 
 

@@ -3,6 +3,7 @@
 import re
 from array import array
 from collections.abc import Sequence, Sized
+from math import inf
 from typing import Final, cast
 
 import msgspec
@@ -17,6 +18,7 @@ MOST_LOOKAHEAD: Final = 64
 
 _MASK: Final = (1 << 64) - 1
 _MOST_REASON: Final = 80
+_PAIR: Final = 2
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -145,14 +147,16 @@ def reason_of(error: Exception) -> str:
 
 
 def extras(
-    value: object, blocks: int, *, lora: str | None, first: bool
+    value: object, blocks: int, *, lora: str | None, first: bool, within: float = inf
 ) -> tuple[str | None, tuple[int, ...]]:
     """Return (cache salt, one digest a block) of untagged `extra_keys`.
 
     A block's keys are the adapter's name, (image, offset) pairs, the cache salt (only the `first`
     block of a sequence) and digests of prompt embeddings, in this order and without labels. A first
     block's only remaining text is taken as the salt; everything else stays opaque, so that two
-    sequences that differ in it never share a content hash. Digest 0 stands for nothing.
+    sequences that differ in it never share a content hash. Digest 0 stands for nothing. Images that
+    begin `within` tokens or more behind a block's first are left out: where a block's hash looks
+    ahead its keys do, too (vLLM 0.33), and they are the next one's.
     """
     if not isinstance(value, list):
         raise CodecError(f"engine event: extra keys are {text_of(value)}, not a list")
@@ -162,7 +166,7 @@ def extras(
     salt: str | None = None
     digests: list[int] = []
     for position, key in enumerate(keys):
-        rest = _without_lora(key, lora)
+        rest = [one for one in _without_lora(key, lora) if not _begins_behind(one, within)]
         if first and position == 0:
             texts = [item for item in rest if isinstance(item, str)]
             if len(texts) == 1:
@@ -177,6 +181,12 @@ def _without_lora(key: object, lora: str | None) -> Sequence[object]:
         return ()
     items = cast("list[object]", key) if isinstance(key, list) else [key]
     return items[1:] if items and items[0] == lora and lora is not None else items
+
+
+def _begins_behind(key: object, within: float) -> bool:
+    pair = as_list(key)
+    place = pair[1] if pair is not None and len(pair) == _PAIR else None
+    return isinstance(place, int) and place >= within
 
 
 def keys_digest(value: Sequence[object]) -> int:

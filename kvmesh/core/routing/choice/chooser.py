@@ -114,5 +114,6 @@ class Chooser:
             inputs,
             request.prefilled,
             asked.likeliest,
+            request.affinity,
         )
         return Choice(record, course, inputs)

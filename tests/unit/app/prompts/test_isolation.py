@@ -101,6 +101,15 @@ def test_sglangs_extra_key_is_folded_in_and_is_another_than_a_salt() -> None:
     assert salt_of(body('"extra_key": null'), "ann") == salt_of(body(), "ann")
 
 
+def test_an_extra_key_that_was_folded_in_divides_nothing_more() -> None:
+    request = asked(body('"extra_key": "k"'), "ann")
+
+    parsed, sent = KEPT.apply(request, parse_request(request.body, COMPLETIONS))
+
+    assert not parsed.extra_key
+    assert parsed == parse_request(sent, COMPLETIONS)
+
+
 def test_two_tenants_are_refused() -> None:
     with pytest.raises(RequestError, match="2 headers"):
         salt_of(body(), "ann", "ben")

@@ -536,3 +536,36 @@ def test_only_adapters_that_workers_serve_are_remembered(fields: str, adapter: s
     made = reader.make(cast("Exchange", Asked(body)), endpoint, parse_request(body, endpoint))
 
     assert made.adapter == adapter
+
+
+@pytest.mark.parametrize(
+    ("key", "own"),
+    [
+        ('"a"', "a"),
+        ('["a","b"]', "a"),
+        ('""', ""),
+        ("[]", ""),
+        ("null", ""),
+        ("7", ""),
+        ("[7]", ""),
+    ],
+)
+def test_a_prompt_with_an_extra_key_is_of_no_other_namespace(key: str, own: str) -> None:
+    prompt = f'"prompt":{[*range(40)]}'
+
+    plain, salted = form_of(prompt), form_of(f'{prompt},"cache_salt":"s"')
+    kept = form_of(f'{prompt},"extra_key":{key}')
+    both = form_of(f'{prompt},"extra_key":{key},"cache_salt":"s"')
+
+    assert (kept.unforeseen, kept.approximate) == ("extra_key" if own else "", bool(own))
+    roots = [one.hashes.upto(2)[0] for one in (plain, salted, kept, both)]
+    assert len(set(roots)) == (4 if own else 2)
+    again = form_of(f'{prompt},"extra_key":"a"')
+    assert (again.hashes.upto(2) == kept.hashes.upto(2)) == bool(own)
+    assert form_of(f'{prompt},"extra_key":{key},"n":2').unforeseen == "siblings"
+
+
+def test_an_extra_key_is_nothing_to_a_router_that_looks_at_no_prompt() -> None:
+    asked = {"model": "m", "prompt": "hi", "extra_key": "a"}
+
+    assert read_unseen(asked, "/v1/completions").unforeseen == ""

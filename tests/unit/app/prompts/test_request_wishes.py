@@ -17,7 +17,7 @@ from kvmesh.app.prompts.turn_names import TurnNames
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.chat.inference import Extension, InferenceRequest
 from kvmesh.core.routing.model_policy import ModelPolicies, ModelPolicy
-from kvmesh.core.routing.sessions import session_key
+from kvmesh.core.routing.sessions import affinity_of, session_key
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.openai import find_endpoint, parse_request
 from kvmesh.transport.http.server.request import Request
@@ -235,8 +235,10 @@ SAID: list[tuple[str, list[str]]] = [
 ]
 
 
-def scanned(urgency: int = 0, cache_key: str = "") -> Any:
-    return SimpleNamespace(model="m", urgency=urgency, cache_key=cache_key)
+def scanned(urgency: int = 0, cache_key: str = "", keep_s: int = 0) -> Any:
+    asks = bool(urgency or cache_key or keep_s)
+    said = {"urgency": urgency, "cache_key": cache_key, "keep_s": keep_s, "asks": asks}
+    return SimpleNamespace(model="m", **said)
 
 
 def wishes_of(one: WishReader, asked: Request, body_of: Any) -> RequestWishes | str | None:
@@ -253,10 +255,34 @@ def test_wishes_that_were_read_before_are_those_of_the_same_words(policies: Any)
     for _ in range(3000):
         heads = {name: rng.choice(values) for name, values in SAID if rng.random() < 0.2}
         asked = request(**heads)
-        body_of = scanned(*rng.choice([(0, ""), (0, ""), (2, ""), (0, "key")]))
+        body_of = rng.choice([scanned(), scanned(2), scanned(0, "key"), scanned(0, "", 300)])
         assert wishes_of(one, asked, body_of) == wishes_of(
             reader(*policies, **options), asked, body_of
         )
+
+
+@pytest.mark.parametrize("heads", [{}, {"x_kvmesh_labels": "gpu"}])
+def test_a_cache_key_of_any_form_and_a_retention_are_wishes(heads: dict[str, str]) -> None:
+    one, asked = reader(tenant_header="x-kvmesh-tenant"), request(x_kvmesh_tenant="t", **heads)
+
+    parsed = one.read(asked, body(prompt_cache_key="my-app", prompt_cache_retention="24h"))
+    read = one.read_scanned(asked, scanned(0, "my-app", 3600))
+
+    assert read is not None
+    assert parsed.affinity == read.affinity == affinity_of("my-app", "t") != affinity_of("my-app")
+    assert parsed.keep_s == read.keep_s == 3600
+
+
+@pytest.mark.parametrize("key", [7, None, "", ["a"], {"a": 1}])
+def test_a_cache_key_that_is_none_is_passed_over(key: Any) -> None:
+    assert reader().read(request(), body(prompt_cache_key=key)).affinity == 0
+
+
+@pytest.mark.parametrize(("path", "seconds"), [("/v1/messages", 3600), ("/v1/chat/completions", 0)])
+def test_a_cache_control_is_read_of_messages_alone(path: str, seconds: int) -> None:
+    asked = Request("POST", path.encode(), [], b'{"cache_control":{"type":"ephemeral","ttl":"1h"}}')
+
+    assert reader().read(asked, body()).keep_s == seconds
 
 
 def test_few_heads_are_remembered() -> None:

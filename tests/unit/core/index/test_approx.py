@@ -22,6 +22,24 @@ def test_an_entry_lives_for_its_ttl_and_little_longer() -> None:
     assert index.statistics().blocks == 0
 
 
+def test_a_prompt_that_shall_be_kept_longer_is_while_half_of_the_entries_are_free() -> None:
+    index = new_approx(ttl_s=120.0, max_entries=100)
+    for number in range(7):
+        index.record(A, prompt(10, 100 * number), 0.0, None, 3600.0)
+    index.record(A, prompt(5, 900), 0.0, None, 60.0)
+
+    index.expire(130.0)
+
+    # The fifth made half of them.
+    assert index.find_matches(prompt(10, 400)) == {A: 10}
+    assert [index.find_matches(prompt(10, one)) for one in (500, 600, 900)] == [{}, {}, {}]
+    index.record(A, prompt(10), 140.0)  # whoever follows does not shorten it
+    index.expire(3500.0)
+    assert index.find_matches(prompt(10)) == {A: 10}
+    index.expire(3609.0)
+    assert index.statistics().entries == 0
+
+
 def test_above_the_cap_the_oldest_go_down_to_the_target() -> None:
     index = new_approx(max_entries=1000, prune_target=0.8)
 

@@ -58,6 +58,15 @@ def test_what_no_event_can_confirm_counts_for_longer() -> None:
     assert view.find_groups(PROMPT, now=123.0)[0] == {}
 
 
+def test_a_prompt_is_kept_longer_where_no_event_tells_what_becomes_of_it() -> None:
+    alone, told = make_view(None, new_approx()), make_view(make_index(), new_approx())
+    for view in (alone, told):
+        view.record(W1, PROMPT, 0.0, 300)
+
+    assert alone.find_groups(PROMPT, now=299.0)[0] == {W1: 8}
+    assert told.find_groups(PROMPT, now=10.0)[0] == {}
+
+
 def test_slower_memory_lengthens_what_is_held_at_a_price() -> None:
     index = make_index(w1=2)
     for worker, blocks in (("w1", 6), ("w2", 4), ("w3", 4)):

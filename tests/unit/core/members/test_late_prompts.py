@@ -5,6 +5,7 @@ from kvmesh.core.members.late_prompts import LatePrompts
 from kvmesh.core.members.loads import Demand, new_sequences
 
 W, OTHER = WorkerId("w"), WorkerId("other")
+KEPT_S = 300
 
 
 class Board:
@@ -15,12 +16,15 @@ class Board:
         self.believed: list[tuple[WorkerId, list[int], float]] = []
         self.late = LatePrompts({W}, self.sequences.bookings, self.believe)
 
-    def believe(self, worker: WorkerId, hashes: Hashes, now: float) -> None:
+    def believe(self, worker: WorkerId, hashes: Hashes, now: float, keep_s: int) -> None:
+        assert keep_s == KEPT_S
         self.believed.append((worker, list(hashes.upto(9)), now))
 
     def book(self, name: str, *, worker: WorkerId = W, streams: bool = True) -> Booking:
         hashes = BlockHashes.of([ord(name)], 16)
-        self.sequences.add(name, worker, Demand(16, 16, streams=streams, hashes=hashes), 0.0)
+        self.sequences.add(
+            name, worker, Demand(16, 16, streams=streams, hashes=hashes, keep_s=KEPT_S), 0.0
+        )
         return self.sequences.bookings[name]
 
     def keep(self, *names: str) -> list[Booking]:

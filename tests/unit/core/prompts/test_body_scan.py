@@ -73,6 +73,7 @@ def test_of_a_key_that_comes_twice_the_last_counts() -> None:
         b'{"lora_path":["a"]}',
         b'{"prompt_cache_key":7}',
         b'{"nvext":{}}',
+        b'{"extra_key":"a"}',
     ],
 )
 def test_what_is_wrong_or_unusual_is_left_to_the_strict_parser(body: bytes) -> None:

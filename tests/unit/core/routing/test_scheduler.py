@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.blocks.events import ROOT, WorkerId
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.cost.arm_tally import Counter as ArmCounter
 from kvmesh.core.cost.arms import Arms
 from kvmesh.core.cost.catalogue import PUBLISHED, Formulas
@@ -394,6 +394,14 @@ def overlap_at(scheduler: Scheduler, family: int, now: float) -> int:
     return scheduler.explain(make_request("x", family=family), now).best_overlap_blocks
 
 
+def test_what_no_event_confirms_is_believed_at_once_and_for_long_where_prefills_wait() -> None:
+    scheduler = late_scheduler()
+
+    scheduler.schedule(make_request("r", family=4, approximate=True), 0.0)
+
+    assert [overlap_at(scheduler, 4, now) for now in (0.1, 60.0)] == [10, 10]
+
+
 def test_what_an_engine_prefills_late_is_believed_cached_from_the_next_end_of_a_prefill() -> None:
     scheduler = late_scheduler()
 
@@ -466,6 +474,70 @@ def test_replicas_send_a_hot_prefix_to_the_same_next_worker_when_its_homes_are_o
         orders.add(tuple(homes))
 
     assert len(orders) > 10
+
+
+def keyed(number: int, affinity: int, blocks: int = 10, common: int = 0) -> RouteRequest:
+    """Return a request with a key; `common` blocks at its beginning are those of all."""
+    own = range(10**6 * (number + 1), 10**6 * (number + 1) + blocks - common)
+    hashes = BlockHashes.of([*range(1, common + 1), *own], 16)
+    return RouteRequest(f"k{number}-{affinity}", hashes, 16 * blocks, affinity=affinity)
+
+
+def served(scheduler: Scheduler, request: RouteRequest, now: float) -> WorkerId:
+    worker = decide(scheduler, request, now).worker
+    scheduler.finish(request.request_id, now)
+    return worker
+
+
+def test_short_prompts_with_one_key_have_one_home_at_every_replica() -> None:
+    homes = {}
+    for key in range(1, 21):
+        found = {served(make_scheduler(seed=one), keyed(one, key), 0.0) for one in range(6)}
+        (homes[key],) = found
+
+    assert set(homes.values()) == set(NAMES)
+
+
+def test_long_prompts_with_one_key_have_one_home_where_they_begin_alike() -> None:
+    scheduler = make_scheduler()
+
+    alike = {served(scheduler, keyed(number, 7, 20, 16), float(number)) for number in range(5)}
+    other = {served(make_scheduler(), keyed(number, 7, 20), 0.0) for number in range(20)}
+
+    assert (len(alike), len(other)) == (1, len(NAMES))
+
+
+def test_a_home_has_no_more_than_fifteen_requests_a_minute() -> None:
+    scheduler = make_scheduler()
+
+    first = [served(scheduler, keyed(number, 7), 0.0) for number in range(15)]
+    beyond = [served(scheduler, keyed(number, 7), 0.1) for number in range(15, 27)]
+    later = [served(scheduler, keyed(number, 7), 61.0) for number in range(27, 30)]
+
+    assert (set(first), set(later)) == ({first[0]}, {first[0]})
+    assert set(beyond) == set(NAMES)
+
+
+def test_what_is_cached_elsewhere_and_who_is_busy_count_before_a_keys_home() -> None:
+    scheduler = make_scheduler()
+    home = served(scheduler, keyed(0, 7), 0.0)
+    other = next(name for name in NAMES if name != home)
+    index_of(scheduler).store(other, ROOT, pack_hashes(keyed(1, 7).hashes.upto(10)[:2]))
+
+    assert served(scheduler, keyed(1, 7), 1.0) == other
+    scheduler.sequences.add("load", home, Demand(16_000, 16_000), 1.0)
+    assert served(scheduler, keyed(2, 7), 1.0) != home
+
+
+def test_a_prompt_that_shall_be_kept_is_believed_for_longer_than_others() -> None:
+    scheduler = make_scheduler(W1, routed=True, approx_ttl_s=5.0)
+    scheduler.workers.describe(W1, WorkerInfo(trust=Trust.APPROX))
+    for name, family, keep_s in (("r1", 0, 300), ("r2", 1, 0)):
+        scheduler.schedule(make_request(name, family=family, keep_s=keep_s), 0.0)
+        scheduler.finish(name, 1.0)
+
+    assert [overlap_at(scheduler, family, 200.0) for family in (0, 1)] == [10, 0]
+    assert overlap_at(scheduler, 0, 320.0) == 0
 
 
 def test_no_number_that_a_client_or_an_engine_may_claim_is_too_large() -> None:

@@ -14,6 +14,9 @@ from kvmesh.core.engines.engine_events import (
     EngineStored,
 )
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
+from kvmesh.core.engines.kv_events.dialect_fields import keys_digest
+from kvmesh.core.engines.kv_events.group_placing import path_of
+from kvmesh.core.prompts.media_tokens import Span, spanned_hashes
 from kvmesh.errors import CodecError
 
 FIXTURES = Path(__file__).parents[4] / "fixtures" / "engines"
@@ -293,3 +296,29 @@ def test_groups_may_leave_blocks_out_and_tell_of_tokens_behind_them() -> None:
     assert len(found.hashes) * found.block_size * 4 < len(found.tokens)
     assert (found.salt, len(found.extras)) == (None, 1)
     assert store(lookahead_token_ids=[[], []]).lookahead == ()
+
+
+@pytest.mark.parametrize(("ahead", "told"), [(None, 2), ([[9], [9]], 1)])
+def test_an_image_behind_a_block_whose_hash_looks_ahead_is_the_next_ones(
+    ahead: list[list[int]] | None, told: int
+) -> None:
+    keys = [[["image", 2], "salt"], [["image", 0], ["other", "4"], ["third", 5, 0]]]
+
+    found = store(extra_keys=keys, lookahead_token_ids=ahead)
+
+    kept = [["image", 0], ["other", "4"], ["third", 5, 0]]
+    assert found.salt == "salt"
+    assert sum(one != 0 for one in found.extras) == told
+    assert found.extras[1] == keys_digest(kept)
+
+
+def test_blocks_in_front_of_an_image_have_the_hashes_of_routers() -> None:
+    ids = [1, 2, 3, 4, 5, 300, 300, 300, 6, 7]
+    span = Span("image", 5, 3)
+    keys = [[["image", 5]], [["image", 1]]]
+    ahead = [ids[4:6], ids[8:]]
+    stored = store(token_ids=ids[:8], block_size=4, extra_keys=keys, lookahead_token_ids=ahead)
+
+    place = path_of(stored, None, [0, 1], 4, b"")
+
+    assert place.contents == list(spanned_hashes([span], packed(ids[:8]), 4, 0).upto(2))
