@@ -36,7 +36,8 @@ def routers(
     port, events, replay = free_ports(3)
     log, see = directory / "vllm.log", VISION_ENVIRONMENT
     ports = (port, events, replay)
-    engine = vllm_engine(python, model, ports, log, blocks=BLOCKS, environment=see)
+    more = ("--enable-scale-out",)
+    engine = vllm_engine(python, model, ports, log, blocks=BLOCKS, more=more, environment=see)
     tokenizer = ("--tokenizer", str(model), "--kv-cache-block-size", str(VLLM_BLOCK_SIZE))
     made: list[RouterAlone] = []
     for number in range(2):
@@ -73,18 +74,109 @@ def picture() -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def sent(router: RouterAlone, *parts: object, turns: int = 0) -> Comparison:
+def sent(
+    router: RouterAlone, *parts: dict[str, Any], turns: int = 0, api: str = "chat/completions"
+) -> Comparison:
     """Send a chat of these parts and so many turns behind them."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": [*parts]}]
     for number in range(turns):
         more = f"And what of turn {number}, which says something else again? " * 4
         messages.append({"role": "assistant", "content": "A picture."})
         messages.append({"role": "user", "content": more})
-    body = {"model": "tiny", "max_tokens": 4, "temperature": 0.0, "messages": messages}
+    body: dict[str, Any] = {"model": "tiny", "max_tokens": 4, "temperature": 0.0}
+    body["messages"] = messages
+    if api == "responses":
+        messages[0]["content"] = [as_input(part) for part in parts]
+        body |= {"input": body.pop("messages"), "max_output_tokens": body.pop("max_tokens")}
+    elif api == "messages":
+        messages[0]["content"] = [as_block(part) for part in parts]
     router.settle()
-    made = ask(router, router.front_url, ("media", "/v1/chat/completions", body), VLLM_BLOCK_SIZE)
+    made = ask(router, router.front_url, ("media", f"/v1/{api}", body), VLLM_BLOCK_SIZE)
     router.settle()
     return made
+
+
+def as_input(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part as the responses API has it."""
+    if part["type"] == "text":
+        return {"type": "input_text", "text": part["text"]}
+    return {"type": "input_image", "detail": "auto", "image_url": part["image_url"]["url"]}
+
+
+def as_block(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part as Anthropic's messages have it."""
+    if part["type"] == "text":
+        return part
+    data = part["image_url"]["url"].partition(",")[2]
+    return {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": data},
+    }
+
+
+@pytest.mark.parametrize("api", ["responses", "messages"])
+def test_pictures_of_the_other_apis_are_predicted_once_they_were_seen(
+    router: RouterAlone, api: str
+) -> None:
+    shown, other = picture(), picture()
+
+    first, *more = (sent(router, QUESTION, shown, QUESTION, turns=n, api=api) for n in range(4))
+    several = [
+        sent(router, shown, QUESTION, other, QUESTION, shown, turns=n, api=api) for n in range(4)
+    ]
+
+    assert first.unforeseen == "media"
+    assert [one.unforeseen for one in more] == [""] * 3
+    assert [one.predicted for one in more] == [one.cached for one in more]
+    assert all(one.cached > IMAGE_TOKENS for one in more)
+    assert [one.predicted for one in several[1:]] == [one.cached for one in several[1:]]
+    assert several[3].cached > 3 * IMAGE_TOKENS
+
+
+def test_a_picture_within_the_result_of_a_tool_is_predicted(router: RouterAlone) -> None:
+    call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": [QUESTION, as_block(picture())],
+    }
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": QUESTION["text"]},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result, QUESTION]},
+    ]
+    body = {"model": "tiny", "max_tokens": 4, "temperature": 0.0, "messages": messages}
+    made: list[Comparison] = []
+    for _ in range(3):
+        router.settle()
+        sent_so = ("media", "/v1/messages", body)
+        made.append(ask(router, router.front_url, sent_so, VLLM_BLOCK_SIZE))
+
+    assert [one.unforeseen for one in made] == ["media", "", ""]
+    assert made[2].predicted == made[2].cached > IMAGE_TOKENS
+
+
+def test_the_same_picture_with_another_detail_is_never_credited_wrongly(
+    router: RouterAlone,
+) -> None:
+    shown = picture()
+    low = {**shown, "image_url": {**shown["image_url"], "detail": "low"}}
+    for one in (shown, low, shown, low):
+        sent(router, QUESTION, one)
+
+    made = [sent(router, QUESTION, one, QUESTION) for one in (shown, low)]
+
+    assert [one.predicted for one in made] == [one.cached for one in made]
+
+
+def test_a_picture_behind_a_url_is_the_text_before(router: RouterAlone) -> None:
+    elsewhere = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/no.png"}}
+    body = {"model": "tiny", "messages": [{"role": "user", "content": [QUESTION, elsewhere]}]}
+
+    told = router.http.post(f"{router.front_url}/v1/route", json=body).json()
+
+    assert "its content did not come with it" in told["media"]
+    assert told["unforeseen"].startswith("media")
 
 
 def test_turns_behind_a_picture_are_predicted_once_it_was_seen(router: RouterAlone) -> None:

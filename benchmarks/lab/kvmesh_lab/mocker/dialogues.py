@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from kvmesh.core.chat.chat import keep_none
 from kvmesh.core.chat.inference import decode_request
 from kvmesh.core.engines.registry import engine_of
 from kvmesh.errors import RequestError
@@ -51,7 +52,7 @@ def parse_responses(body: bytes) -> GenerationRequest:
     if not bytes(parsed.input):
         raise RequestError("input is missing", param="input")
     parsed.stream_options = None
-    chat = engine_of("vllm").turns(decode_request(body), "responses")
+    chat = engine_of("vllm").turns(decode_request(body), "responses", keep_none)
     return build_request("responses", parsed, parsed.max_output_tokens, chat, ())
 
 
@@ -63,7 +64,7 @@ def parse_messages(body: bytes) -> GenerationRequest:
     if parsed.max_tokens is None:
         raise RequestError("max_tokens is missing", param="max_tokens")
     parsed.stop = parsed.stop_sequences
-    chat = engine_of("vllm").turns(decode_request(body), "messages")
+    chat = engine_of("vllm").turns(decode_request(body), "messages", keep_none)
     return build_request("messages", parsed, parsed.max_tokens, chat, ())
 
 
