@@ -154,12 +154,16 @@ class ChatInput(msgspec.Struct, frozen=True):
     gathers_system: bool = False
 
     @classmethod
-    def from_body(cls, body: bytes | bytearray | memoryview | Mapping[str, object]) -> "ChatInput":
-        """Return the chat of an OpenAI request body, raw or decoded.
+    def from_body(
+        cls,
+        body: bytes | bytearray | memoryview | Mapping[str, object],
+        keep: KeepMedia = keep_none,
+    ) -> "ChatInput":
+        """Return the chat of an OpenAI request body, raw or decoded, as `of` does.
 
         Raises `RequestError` (400) naming the field when the body is not a chat.
         """
-        return cls.of(_parse(body))
+        return cls.of(_parse(body), keep)
 
     @classmethod
     def of(cls, parsed: ChatBody, keep: KeepMedia = keep_none) -> "ChatInput":

@@ -133,6 +133,20 @@ def _run_of(printed: Sequence[int], engine: Sequence[int]) -> bytes:
     return array("I", (printed[first], *run)).tobytes()
 
 
+def media_keys(
+    spans: Sequence[Span], block_size: int, blocks: int
+) -> dict[int, list[tuple[str, int]]]:
+    """Return the keys of those of so many blocks that hold media, in their order: names, and where
+    these begin in the block.
+    """
+    keys: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for span in spans:
+        last = min((span.start + span.length - 1) // block_size, blocks - 1)
+        for block in range(span.start // block_size, last + 1):
+            keys[block].append((span.name, span.start - block * block_size))
+    return keys
+
+
 def spanned_hashes(
     spans: Sequence[Span],
     packed: bytes | memoryview,
@@ -146,11 +160,7 @@ def spanned_hashes(
     `ids` as `BlockHashes` takes them. O(tokens).
     """
     blocks = len(packed) // TOKEN_BYTES // block_size
-    keys: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    for span in spans:
-        last = min((span.start + span.length - 1) // block_size, blocks - 1)
-        for block in range(span.start // block_size, last + 1):
-            keys[block].append((span.name, span.start - block * block_size))
+    keys = media_keys(spans, block_size, blocks)
     hashes, seed, done = b"", root, 0
     for block in (*keys, blocks):
         if block > done:
