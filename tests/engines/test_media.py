@@ -10,18 +10,16 @@ from typing import Any
 import pytest
 
 from tests.engines.conftest import interpreter
-from tests.engines.engine import VISION_ENVIRONMENT, VLLM_BLOCK_SIZE, vllm_engine
+from tests.engines.engine import VLLM_BLOCK_SIZE
 from tests.engines.engine_venv import VLLM
-from tests.engines.processes import free_ports
+from tests.engines.media import QUESTION, as_block, routed, sent
 from tests.engines.reuse.alone import RouterAlone
 from tests.engines.tiny_model import IMAGE_TOKENS, write_tiny_llava
 from tests.engines.traffic import Comparison, ask
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
-BLOCKS = 400
 SIDE = 40
-QUESTION = {"type": "text", "text": "What is in this picture, and what of it did you expect? " * 4}
 _numbers = itertools.count()
 
 
@@ -30,30 +28,10 @@ def routers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[RouterAlone]]:
     """Two routers over one engine."""
-    python = interpreter(request, VLLM)
     directory = tmp_path_factory.mktemp("media")
     model = write_tiny_llava(directory / "tiny")
-    port, events, replay = free_ports(3)
-    log, see = directory / "vllm.log", VISION_ENVIRONMENT
-    ports = (port, events, replay)
-    more = ("--enable-scale-out",)
-    engine = vllm_engine(python, model, ports, log, blocks=BLOCKS, more=more, environment=see)
-    tokenizer = ("--tokenizer", str(model), "--kv-cache-block-size", str(VLLM_BLOCK_SIZE))
-    made: list[RouterAlone] = []
-    for number in range(2):
-        (place := directory / f"router-{number}").mkdir()
-        made.append(RouterAlone(place, {"eyes": engine.url}, tokenizer))
-    try:
-        engine.start()
-        engine.wait()
-        for router in made:
-            router.start()
-            router.wait_for_trust()
+    with routed(interpreter(request, VLLM), directory, model, 2) as made:
         yield made
-    finally:
-        for router in made:
-            router.stop()
-        engine.stop()
 
 
 @pytest.fixture
@@ -72,46 +50,6 @@ def picture() -> dict[str, Any]:
     )
     url = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     return {"type": "image_url", "image_url": {"url": url}}
-
-
-def sent(
-    router: RouterAlone, *parts: dict[str, Any], turns: int = 0, api: str = "chat/completions"
-) -> Comparison:
-    """Send a chat of these parts and so many turns behind them."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": [*parts]}]
-    for number in range(turns):
-        more = f"And what of turn {number}, which says something else again? " * 4
-        messages.append({"role": "assistant", "content": "A picture."})
-        messages.append({"role": "user", "content": more})
-    body: dict[str, Any] = {"model": "tiny", "max_tokens": 4, "temperature": 0.0}
-    body["messages"] = messages
-    if api == "responses":
-        messages[0]["content"] = [as_input(part) for part in parts]
-        body |= {"input": body.pop("messages"), "max_output_tokens": body.pop("max_tokens")}
-    elif api == "messages":
-        messages[0]["content"] = [as_block(part) for part in parts]
-    router.settle()
-    made = ask(router, router.front_url, ("media", f"/v1/{api}", body), VLLM_BLOCK_SIZE)
-    router.settle()
-    return made
-
-
-def as_input(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a part as the responses API has it."""
-    if part["type"] == "text":
-        return {"type": "input_text", "text": part["text"]}
-    return {"type": "input_image", "detail": "auto", "image_url": part["image_url"]["url"]}
-
-
-def as_block(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a part as Anthropic's messages have it."""
-    if part["type"] == "text":
-        return part
-    data = part["image_url"]["url"].partition(",")[2]
-    return {
-        "type": "image",
-        "source": {"type": "base64", "media_type": "image/png", "data": data},
-    }
 
 
 @pytest.mark.parametrize("api", ["responses", "messages"])
