@@ -134,7 +134,7 @@ class TokenCheck:
         put_off: Callable[[], object],
     ) -> None:
         """Ask an engine what it makes of media, and tell it to `then` from the event loop; None: no
-        engine answered. `put_off` is called where none is asked now. From any thread.
+        engine answered. `put_off` is called where none can be asked now. From any thread.
         """
         path, body = media_question(model, sent)
         question = _Question(model, path, body, _passed_on(request), _NO_HASHES)
@@ -143,6 +143,8 @@ class TokenCheck:
             status, answer = await self._fetch(question)
             if status in _NOT_SERVED and not sent.named:
                 self._nameless_until = self._loop.time() + NAMELESS_S
+                put_off()
+                return
             then(media_told(answer, sent) if status == HTTP_OK else None)
 
         self._start(ask, put_off)

@@ -125,8 +125,8 @@ def named_body(body: bytes, salt: str, kind: str) -> Named | None:
     Equal content has one name at every router and after every start: engines would compute it again
     under another. Content that is elsewhere (a URL) has none: it may change. A client's own name is
     replaced, too: it is none of content, nor of another `salt`, so that no part can have the name
-    of another's content. All other values stay as they were sent. O(bytes), some milliseconds a megabyte;
-    may run in a thread.
+    of another's content. All other values stay as they were sent. O(bytes), some milliseconds a
+    megabyte; may run in a thread.
     """
     naming = _Naming(salt)
     item = {"chat": naming.chat_item, "messages": naming.turn, "responses": naming.input_item}[kind]

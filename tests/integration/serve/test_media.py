@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from kvmesh.app.prompts import token_check
+from kvmesh.app.prompts.token_check import TokenCheck
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh_lab.mocker.api import MockerApi
@@ -73,13 +74,16 @@ async def test_a_question_too_many_is_asked_with_the_next_request(
 async def test_engines_that_tell_no_names_are_not_asked_for_each_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a vLLM without --enable-scale-out."""
+    """As a vLLM without --enable-scale-out, which is started anew with it later."""
     asked: list[str] = []
+    serve = MockerApi._render
 
     def refuse(api: MockerApi, exchange: Exchange) -> None:
-        del api
         asked.append(exchange.request.path)
-        raise RequestError("Scale-out endpoints are disabled.", status=403)
+        if len(asked) > 1:
+            serve(api, exchange)
+        else:
+            raise RequestError("Scale-out endpoints are disabled.", status=403)
 
     monkeypatch.setattr(MockerApi, "_render", refuse)
     async with routed(tmp_path) as client:
@@ -103,5 +107,14 @@ async def test_engines_that_tell_no_names_are_not_asked_for_each_picture(
             "/v1/route", json={"messages": [{"role": "user", "content": [BLOCK]}]}
         )
 
-    assert len(asked) == 1
+        assert len(asked) == 1
+        monkeypatch.setattr(TokenCheck, "tells_names", lambda _: True)
+
+        async def followed() -> bool:
+            return (
+                "x-kvmesh-unforeseen" not in (await client.post("/v1/messages", json=body)).headers
+            )
+
+        await until(followed)
+
     assert told.json()["media"].endswith("its content did not come with it")
