@@ -10,18 +10,16 @@ from typing import Any
 import pytest
 
 from tests.engines.conftest import interpreter
-from tests.engines.engine import VISION_ENVIRONMENT, VLLM_BLOCK_SIZE, vllm_engine
+from tests.engines.engine import VLLM_BLOCK_SIZE
 from tests.engines.engine_venv import VLLM
-from tests.engines.processes import free_ports
+from tests.engines.media import QUESTION, as_block, routed, sent
 from tests.engines.reuse.alone import RouterAlone
 from tests.engines.tiny_model import IMAGE_TOKENS, write_tiny_llava
 from tests.engines.traffic import Comparison, ask
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
-BLOCKS = 400
 SIDE = 40
-QUESTION = {"type": "text", "text": "What is in this picture, and what of it did you expect? " * 4}
 _numbers = itertools.count()
 
 
@@ -30,29 +28,10 @@ def routers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[RouterAlone]]:
     """Two routers over one engine."""
-    python = interpreter(request, VLLM)
     directory = tmp_path_factory.mktemp("media")
     model = write_tiny_llava(directory / "tiny")
-    port, events, replay = free_ports(3)
-    log, see = directory / "vllm.log", VISION_ENVIRONMENT
-    ports = (port, events, replay)
-    engine = vllm_engine(python, model, ports, log, blocks=BLOCKS, environment=see)
-    tokenizer = ("--tokenizer", str(model), "--kv-cache-block-size", str(VLLM_BLOCK_SIZE))
-    made: list[RouterAlone] = []
-    for number in range(2):
-        (place := directory / f"router-{number}").mkdir()
-        made.append(RouterAlone(place, {"eyes": engine.url}, tokenizer))
-    try:
-        engine.start()
-        engine.wait()
-        for router in made:
-            router.start()
-            router.wait_for_trust()
+    with routed(interpreter(request, VLLM), directory, model, 2) as made:
         yield made
-    finally:
-        for router in made:
-            router.stop()
-        engine.stop()
 
 
 @pytest.fixture
@@ -73,18 +52,69 @@ def picture() -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def sent(router: RouterAlone, *parts: object, turns: int = 0) -> Comparison:
-    """Send a chat of these parts and so many turns behind them."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": [*parts]}]
-    for number in range(turns):
-        more = f"And what of turn {number}, which says something else again? " * 4
-        messages.append({"role": "assistant", "content": "A picture."})
-        messages.append({"role": "user", "content": more})
+@pytest.mark.parametrize("api", ["responses", "messages"])
+def test_pictures_of_the_other_apis_are_predicted_once_they_were_seen(
+    router: RouterAlone, api: str
+) -> None:
+    shown, other = picture(), picture()
+
+    first, *more = (sent(router, QUESTION, shown, QUESTION, turns=n, api=api) for n in range(4))
+    several = [
+        sent(router, shown, QUESTION, other, QUESTION, shown, turns=n, api=api) for n in range(4)
+    ]
+
+    assert first.unforeseen == "media"
+    assert [one.unforeseen for one in more] == [""] * 3
+    assert [one.predicted for one in more] == [one.cached for one in more]
+    assert all(one.cached > IMAGE_TOKENS for one in more)
+    assert [one.predicted for one in several[1:]] == [one.cached for one in several[1:]]
+    assert several[3].cached > 3 * IMAGE_TOKENS
+
+
+def test_a_picture_within_the_result_of_a_tool_is_predicted(router: RouterAlone) -> None:
+    call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": [QUESTION, as_block(picture())],
+    }
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": QUESTION["text"]},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result, QUESTION]},
+    ]
     body = {"model": "tiny", "max_tokens": 4, "temperature": 0.0, "messages": messages}
-    router.settle()
-    made = ask(router, router.front_url, ("media", "/v1/chat/completions", body), VLLM_BLOCK_SIZE)
-    router.settle()
-    return made
+    made: list[Comparison] = []
+    for _ in range(3):
+        router.settle()
+        sent_so = ("media", "/v1/messages", body)
+        made.append(ask(router, router.front_url, sent_so, VLLM_BLOCK_SIZE))
+
+    assert [one.unforeseen for one in made] == ["media", "", ""]
+    assert made[2].predicted == made[2].cached > IMAGE_TOKENS
+
+
+def test_the_same_picture_with_another_detail_is_never_credited_wrongly(
+    router: RouterAlone,
+) -> None:
+    shown = picture()
+    low = {**shown, "image_url": {**shown["image_url"], "detail": "low"}}
+    for one in (shown, low, shown, low):
+        sent(router, QUESTION, one)
+
+    made = [sent(router, QUESTION, one, QUESTION) for one in (shown, low)]
+
+    assert [one.predicted for one in made] == [one.cached for one in made]
+
+
+def test_a_picture_behind_a_url_is_the_text_before(router: RouterAlone) -> None:
+    elsewhere = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/no.png"}}
+    body = {"model": "tiny", "messages": [{"role": "user", "content": [QUESTION, elsewhere]}]}
+
+    told = router.http.post(f"{router.front_url}/v1/route", json=body).json()
+
+    assert "its content did not come with it" in told["media"]
+    assert told["unforeseen"].startswith("media")
 
 
 def test_turns_behind_a_picture_are_predicted_once_it_was_seen(router: RouterAlone) -> None:

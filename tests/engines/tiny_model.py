@@ -163,13 +163,78 @@ _CLIP_PROCESSOR: Final[Config] = {
 def write_tiny_llava(directory: Path) -> Path:
     """Write a model that sees pictures."""
     write_model(directory, template=PARTS, tokenizer=train(VOCABULARY - 16))
+    _write(directory, LLAVA, _LLAVA_PROCESSOR, _CLIP_PROCESSOR)
+    return directory
+
+
+SOUND_RATE = 16_000
+"""Samples a second."""
+
+SOUND_MARK = IMAGE_MARK
+QWEN2_AUDIO: Final[Config] = {
+    "architectures": ["Qwen2AudioForConditionalGeneration"],
+    "model_type": "qwen2_audio",
+    "audio_token_index": SPECIAL.index(SOUND_MARK),
+    "torch_dtype": "bfloat16",
+    "vocab_size": VOCABULARY,
+    "tie_word_embeddings": False,
+    "text_config": {
+        **COMMON,
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "num_attention_heads": 2,
+        "tie_word_embeddings": False,
+    },
+    "audio_config": {
+        "model_type": "qwen2_audio_encoder",
+        "num_mel_bins": 80,
+        "encoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 64,
+        "d_model": 64,
+        "max_source_positions": 1500,
+    },
+}
+"""Hears half a minute at most, 25 tokens a second."""
+
+_SOUND_PROCESSOR: Final[Config] = {
+    "processor_class": "Qwen2AudioProcessor",
+    "audio_token": SOUND_MARK,
+    "audio_bos_token": SPECIAL[1],
+    "audio_eos_token": SPECIAL[2],
+}
+_WHISPER: Final[Config] = {
+    "feature_extractor_type": "WhisperFeatureExtractor",
+    "feature_size": 80,
+    "sampling_rate": SOUND_RATE,
+    "hop_length": 160,
+    "chunk_length": 30,
+    "n_fft": 400,
+    "n_samples": 30 * SOUND_RATE,
+    "nb_max_frames": 3000,
+    "padding_side": "right",
+    "padding_value": 0.0,
+    "return_attention_mask": True,
+}
+
+
+def write_tiny_qwen2_audio(directory: Path) -> Path:
+    """Write a model that hears."""
+    template = PARTS.replace("'image'", "'audio'")
+    write_model(directory, template=template, tokenizer=train(VOCABULARY - 16))
+    # The processor has a template of its own, which only a file replaces.
+    (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
+    _write(directory, QWEN2_AUDIO, _SOUND_PROCESSOR, _WHISPER)
+    return directory
+
+
+def _write(directory: Path, config: Config, processor: Config, inputs: Config) -> None:
     for name, fields in (
-        ("config", LLAVA),
-        ("processor_config", _LLAVA_PROCESSOR),
-        ("preprocessor_config", _CLIP_PROCESSOR),
+        ("config", config),
+        ("processor_config", processor),
+        ("preprocessor_config", inputs),
     ):
         (directory / f"{name}.json").write_text(json.dumps(fields), encoding="utf-8")
-    return directory
 
 
 def write_tiny_model(directory: Path, config: Config = QWEN3) -> Path:

@@ -10,7 +10,8 @@ import msgspec
 
 from kvmesh._native import Scanned
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES, beginning_of
-from kvmesh.app.prompts.media_reader import MediaReader
+from kvmesh.app.prompts.media_reader import CHANGED, Followed, MediaReader, blind, changes_names
+from kvmesh.app.prompts.prompt import Prompt, among, formed
 from kvmesh.app.prompts.token_check import MAX_BODY_BYTES, TokenCheck
 from kvmesh.app.prompts.tokenizer import ByteTokenizer, Tokenizer, check_ids
 from kvmesh.core.blocks.hashing import (
@@ -18,7 +19,6 @@ from kvmesh.core.blocks.hashing import (
     NO_HASHES,
     TOKEN_BYTES,
     BlockHashes,
-    Hashes,
     byte_blocks,
     pack_tokens,
 )
@@ -56,17 +56,15 @@ KNOWN_BYTES: Final = 64 << 20
 """Messages and tools that are kept decoded, for the next turns of their conversations."""
 
 
-class Prompt(msgspec.Struct, frozen=True, gc=False):
-    """What to look up and how long it is. `approximate`: no hashes of the engine's token ids;
-    `estimated`: no hashes at all, and tokens by the size of the body. `unforeseen`: why it is not
-    foretold how much of it the engine reuses.
+class _Packed(msgspec.Struct, frozen=True, gc=False):
+    """Our `ids` of a prompt, why these are not all that the engine makes, which of them stand for
+    media, and which media are followed, in words.
     """
 
-    hashes: Hashes
-    tokens: int
-    approximate: bool = False
-    estimated: bool = False
+    ids: bytes | str
     unforeseen: Unforeseen = ""
+    spans: Sequence[Span] = ()
+    media: str = ""
 
 
 def _never() -> bool:
@@ -100,8 +98,9 @@ class PromptReader:
         self._check = check
         self._chats = KnownChats(KNOWN_BYTES)
         self.media: MediaReader | None = None
+        self._blind = blind(self._engine)
         if check is not None and self._engine.names_media and tokenizer.sees_media:
-            self.media = MediaReader(tokenizer, check)
+            self.media = MediaReader(tokenizer, check, self._engine.words.tell_names)
 
     @property
     def probe(self) -> ParityProbe | None:
@@ -192,16 +191,16 @@ class PromptReader:
         check, model = self._check, parsed.model or ""
         doubted = check is not None and model in check.probe.doubted
         if len(body) > MOST_READ_BYTES and not isinstance(parsed.messages, list) and not doubted:
-            return _formed(self._of_beginning(request, endpoint, parsed, form, root), form)
+            return formed(self._of_beginning(request, endpoint, parsed, form, root), form)
         if kind in _TEXTS or parsed.input_ids:
             given, rest, prompts = self._given(endpoint, parsed)
             if not isinstance(given, str):
                 prompt = self.whole(self._kept(given, form), root)
-                return _formed(_among(prompt, rest, prompts), form)
+                return formed(among(prompt, rest, prompts), form)
             text = given
         if check is None or not doubted:
-            packed, unforeseen, spans = self._pack(request, endpoint, parsed, text, form)
-            prompt = self.whole(packed, root, unforeseen, spans)
+            packed = self._pack(request, endpoint, parsed, text, form)
+            prompt = self._prompt_of(packed, root)
         else:
             prompt = self._suspected(check, request, endpoint, root)
         if check is not None and (
@@ -209,12 +208,12 @@ class PromptReader:
         ):
 
             def ours() -> tuple[Sequence[int], bool]:
-                packed, unforeseen, _ = self._pack(request, endpoint, parsed, text, form)
-                return unpack_ids(packed), unforeseen == "media"
+                packed = self._pack(request, endpoint, parsed, text, form)
+                return unpack_ids(packed.ids), packed.unforeseen == "media"
 
             if not (form.unforeseen or form.computed):
                 check.compare(model, request, prompt.hashes, ours)
-        return _formed(_among(prompt, rest, prompts), form)
+        return formed(among(prompt, rest, prompts), form)
 
     def _of_other(self, parsed: Parsed) -> Prompt:
         """Return nothing of a prompt that is sent to an engine's own path; its ids are checked."""
@@ -259,16 +258,22 @@ class PromptReader:
         if endpoint.kind in _TEXTS or messages is None:
             given, others, prompts = self._given(endpoint, read)
             if not isinstance(given, str):
-                return _among(self.whole(self._kept(given, form), root), others, prompts)
+                return among(self.whole(self._kept(given, form), root), others, prompts)
             text = given
         form = PLAIN if rest else form
-        packed, unforeseen, spans = self._pack(request, endpoint, read, text, form)
-        prompt = self.whole(packed, root, "beginning" if rest else unforeseen, spans)
-        return _among(prompt, others + (rest // BYTES_A_TOKEN if text else 0), prompts)
+        packed = self._pack(request, endpoint, read, text, form)
+        if rest:
+            packed = msgspec.structs.replace(packed, unforeseen="beginning")
+        prompt = self._prompt_of(packed, root)
+        return among(prompt, others + (rest // BYTES_A_TOKEN if text else 0), prompts)
 
     def _kept(self, given: "array[int]", form: PromptForm) -> bytes:
         """Return what an engine keeps of ids that the client sent, packed."""
         return cast("bytes", keep_tokens(bytes(pack_tokens(given)), _NO_AFFIXES, form))
+
+    def _prompt_of(self, packed: _Packed, root: int) -> Prompt:
+        prompt = self.whole(packed.ids, root, packed.unforeseen, packed.spans)
+        return msgspec.structs.replace(prompt, media=packed.media) if packed.media else prompt
 
     def whole(
         self,
@@ -342,58 +347,50 @@ class PromptReader:
         parsed: Parsed,
         text: str,
         form: PromptForm,
-    ) -> tuple[bytes | str, Unforeseen, Sequence[Span]]:
-        """Return our ids of `text` or a chat, why they are not all that the engine makes, and which
-        of them stand for media.
-        """
+    ) -> _Packed:
+        """Return our ids of `text` or a chat."""
         kind, domain, tokenizer = endpoint.kind, parsed.cache_salt or "", self.tokenizer
         special = kind in _TEXTS if form.special_tokens is None else form.special_tokens
         affixes = tokenizer.affixes if special else _NO_AFFIXES
         if kind in _TEXTS:
             packed = tokenizer.pack(text, add_special_tokens=special, domain=domain)
-            return keep_tokens(packed, affixes, form), "", ()
+            return _Packed(keep_tokens(packed, affixes, form))
+        media, why = self.media, self._blind
+        if media is not None and (form != PLAIN or special or changes_names(parsed)):
+            media, why = None, CHANGED
+        followed = Followed(media, kind, why)
         try:
-            messages = parsed.messages
-            if isinstance(messages, list):
-                said = chat_fields(messages, parsed)
-                reader = self.media if form == PLAIN and not special else None
-                if reader and (media := reader.read(said, parsed, request)) is not None:
-                    return media
-                chat = ChatInput.of(said)
-            elif kind == "chat":
-                chat = ChatInput.from_body(request.body)
-            else:
-                chat = self._engine.turns(parsed, kind)
+            chat = self._chat_of(request, kind, parsed, followed)
             packed = tokenizer.pack_chat(chat, domain)
+            if followed.names:
+                made = followed.expand(packed)
+                if made is not None:
+                    words = followed.in_words(truncated=chat.truncated)
+                    return _Packed(made[0], "media" if chat.truncated else "", made[1], words)
+                chat = self._chat_of(request, kind, parsed, followed)
+                packed = tokenizer.pack_chat(chat, domain)
         except RequestError:
             # The engine is the judge of a chat that cannot be rendered here: it gets the request
             # by load alone and answers as it sees fit.
-            return b"", "rendering", ()
+            return _Packed(b"", "rendering")
         if special and isinstance(packed, bytes):
             packed = affixes[0] + packed + affixes[1]
         if chat.truncated:
-            return packed, "media", ()
-        return keep_tokens(packed, affixes, form), "", ()
+            return _Packed(packed, "media", (), followed.in_words(truncated=True))
+        return _Packed(keep_tokens(packed, affixes, form))
+
+    def _chat_of(
+        self, request: Request, kind: str, parsed: Parsed, followed: Followed
+    ) -> ChatInput:
+        """Return the chat of a request. Raises `RequestError`."""
+        messages = parsed.messages
+        if isinstance(messages, list):
+            return ChatInput.of(chat_fields(messages, parsed), followed.keep)
+        if kind == "chat":
+            return ChatInput.from_body(request.body)
+        return self._engine.turns(parsed, kind, followed.keep)
 
 
 def _holds_chats(endpoint: ApiEndpoint, parsed: Parsed) -> bool:
     """Return whether chats are to be embedded."""
     return endpoint.kind == "embeddings" and is_chat_input(parsed.input)
-
-
-def _formed(prompt: Prompt, form: PromptForm) -> Prompt:
-    """Return a prompt as its form has the engine take it."""
-    unforeseen = form.unforeseen or prompt.unforeseen
-    if form.computed:
-        return Prompt(NO_HASHES, prompt.tokens, unforeseen=unforeseen)
-    if unforeseen != prompt.unforeseen:
-        return msgspec.structs.replace(prompt, unforeseen=unforeseen)
-    return prompt
-
-
-def _among(prompt: Prompt, others: int, prompts: int) -> Prompt:
-    """Return a prompt as the first of several, with the tokens of the others."""
-    if not others and prompts == 1:
-        return prompt
-    unforeseen: Unforeseen = "batch" if prompts > 1 else prompt.unforeseen
-    return msgspec.structs.replace(prompt, tokens=prompt.tokens + others, unforeseen=unforeseen)

@@ -213,8 +213,8 @@ class Reader:
         parsed = found or read_request(asked, endpoint)
         apart, media = self.isolation, self._prompts.media
         parsed, body = (parsed, asked.body) if apart is None else apart.apply(asked, parsed)
-        if media is not None and endpoint.kind == "chat":
-            parsed, body = media.name(parsed, body)
+        if media is not None:
+            parsed, body = media.name(endpoint.kind, parsed, asked, body)
         return endpoint, parsed, body
 
     def read_again(
@@ -294,6 +294,7 @@ class Reader:
             approximate=prompt.approximate or bool(extra_key),
             estimated=prompt.estimated,
             unforeseen=prompt.unforeseen or ("extra_key" if extra_key and not unseen else ""),
+            media=prompt.media,
             stored=stored_answer(parsed) if endpoint.kind == "responses" else "",
             expected_output_tokens=min(output * choices, MAX_TOKENS),
             allowed_workers=within(wishes.allowed_workers, request.allowed),

@@ -10,6 +10,8 @@ from kvmesh.app.prompts.tokenizer import ModelTokenizer
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.blocks.hashing import BlockHashes, Hashes
 from kvmesh.core.chat.inference import InferenceRequest
+from kvmesh.core.chat.media import Sent
+from kvmesh.core.prompts.media_tokens import Told
 from kvmesh.core.prompts.parity import (
     RETURN_IDS_HEADERS,
     ParityOptions,
@@ -18,7 +20,13 @@ from kvmesh.core.prompts.parity import (
     ParityStatistics,
     engine_prompt_ids,
 )
-from kvmesh.core.prompts.probe_request import one_token_body, tokenize_body, tokenized_ids
+from kvmesh.core.prompts.probe_request import (
+    media_question,
+    media_told,
+    one_token_body,
+    tokenize_body,
+    tokenized_ids,
+)
 from kvmesh.core.prompts.remote_prefixes import PrefixStatistics, RemotePrefixes, prefix_chain
 from kvmesh.core.prompts.tokenizer_facts import TokenizerStatistics
 from kvmesh.errors import CodecError, TransportError
@@ -38,6 +46,10 @@ TIMEOUT_S: Final = 30.0
 DELAY_S: Final = 1.0
 """So long a prompt's own request is let go ahead of the comparison."""
 
+NAMELESS_S: Final = 600.0
+"""So long none is asked for names of media where one does not serve that."""
+
+_NOT_SERVED: Final = frozenset({403, 404, 405, 501})
 _PASSED_ON: Final = (b"authorization",)
 _NO_HASHES: Final = BlockHashes.of([], 1)
 
@@ -46,9 +58,6 @@ Holder = Callable[[str, Hashes], Target | None]
 
 Ours = Callable[[], tuple[Sequence[int], bool]]
 """Makes our ids of a prompt, and whether they are only its beginning."""
-
-Told = Callable[[list[int] | None], None]
-"""Takes token ids that an engine told."""
 
 
 class _Question(msgspec.Struct, frozen=True):
@@ -92,6 +101,7 @@ class TokenCheck:
         self._loop = asyncio.get_running_loop()
         self._tasks = Jobs("token check")
         self._unanswered = self._untold = 0
+        self._nameless_until = 0.0
         self._log = get_logger()
 
     def compare(self, model: str, request: Request, hashes: Hashes, ours: Ours) -> None:
@@ -115,19 +125,33 @@ class TokenCheck:
             headers = _passed_on(request)
             self._start(lambda: self._learn(parsed, headers))
 
-    def tokenize(self, model: str, message: bytes, request: Request, then: Told) -> None:
-        """Ask an engine for its ids of a chat of this one message (JSON), and tell them to `then`
-        from the event loop; None: none told them. From any thread.
+    def ask_of_media(
+        self,
+        model: str,
+        sent: Sent,
+        request: Request,
+        then: Callable[[Told | None], None],
+        put_off: Callable[[], object],
+    ) -> None:
+        """Ask an engine what it makes of media, and tell it to `then` from the event loop; None: no
+        engine answered. `put_off` is called where none can be asked now. From any thread.
         """
-        fields = {"model": msgspec.Raw(msgspec.json.encode(model))}
-        body = tokenize_body(fields, [msgspec.Raw(message)])
-        question = _Question(model, "/tokenize", body, _passed_on(request), _NO_HASHES)
+        path, body = media_question(model, sent)
+        question = _Question(model, path, body, _passed_on(request), _NO_HASHES)
 
         async def ask() -> None:
-            answer = await self._ask(question)
-            then(None if answer is None else tokenized_ids(answer))
+            status, answer = await self._fetch(question)
+            if status in _NOT_SERVED and not sent.named:
+                self._nameless_until = self._loop.time() + NAMELESS_S
+                put_off()
+                return
+            then(media_told(answer, sent) if status == HTTP_OK else None)
 
-        self._start(ask, lambda: then(None))
+        self._start(ask, put_off)
+
+    def tells_names(self) -> bool:
+        """Return whether engines may tell the names of their own of media: none refused lately."""
+        return self._loop.time() >= self._nameless_until
 
     def warnings(self) -> tuple[str, ...]:
         """Return which models are not routed by our token ids, one line each."""
@@ -219,9 +243,14 @@ class TokenCheck:
 
     async def _ask(self, question: "_Question") -> bytes | None:
         """Return the body of a good answer; None for any other."""
+        status, answer = await self._fetch(question)
+        return answer if status == HTTP_OK else None
+
+    async def _fetch(self, question: "_Question") -> tuple[int, bytes]:
+        """Return status and body of an answer; 0 for none."""
         holder = self._holder(question.model, question.hashes)
         if holder is None:
-            return None
+            return 0, b""
         try:
             status, answer = await fetch(
                 self._pool,
@@ -234,10 +263,8 @@ class TokenCheck:
         except TransportError as error:
             self._log.debug("engine does not return token ids", error=str(error))
             status, answer = 0, b""
-        if status == HTTP_OK:
-            return answer
-        self._unanswered += 1
-        return None
+        self._unanswered += status != HTTP_OK
+        return status, answer
 
 
 _raw_messages = msgspec.json.Decoder(list[msgspec.Raw])

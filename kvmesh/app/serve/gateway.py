@@ -381,8 +381,8 @@ class Gateway(Generic[E]):
             turn = context.routing.turns.check(request, now)
         if governor is not None and turn is not None:
             view = msgspec.structs.replace(view, program=outlook(governor, turn, now))
-        if resumable:
-            view = msgspec.structs.replace(view, resumable=resumable)
+        if resumable or request.media:
+            view = msgspec.structs.replace(view, resumable=resumable, media=request.media)
         answer_json(exchange, choice_for(view, self._viewers.of(exchange.request)))
 
 

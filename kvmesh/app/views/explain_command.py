@@ -198,10 +198,15 @@ def _facts(decision: DecisionView, outcome: DecisionRow | None) -> Table:
     about = "about " if outcome is not None and outcome.estimated else ""
     add("prompt", f"{about}{decision.prompt_tokens:,} tokens, {decision.total_blocks:,} blocks")
     add("predicted cached", f"{decision.overlap_blocks:,} blocks")
-    if decision.unforeseen:
-        add("not foretold", decision.unforeseen)
-    if decision.program is not None:
-        add("program", f"{decision.program.why}; {_standing(decision.program)}")
+    program = decision.program
+    told = {
+        "not foretold": decision.unforeseen,
+        "images, sounds, videos": decision.media,
+        "program": f"{program.why}; {_standing(program)}" if program is not None else "",
+    }
+    for name, words in told.items():
+        if words:
+            add(name, words)
     if outcome is None:
         return facts
     if outcome.cached_tokens is not None and outcome.reported_tokens is not None:

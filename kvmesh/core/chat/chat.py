@@ -109,12 +109,15 @@ def has_role(messages: list[JsonObject], role: str) -> bool:
     ]
 
 
-KeepMedia = Callable[[JsonObject], JsonObject | None]
-"""What stands in a chat for a part of media whose tokens are known; None for any other."""
+KeepMedia = Callable[[JsonObject, JsonObject], JsonObject | None]
+"""What stands in a message of a chat for a part of media whose tokens are known; None for any
+other.
+"""
 
 
-def _keep_none(part: JsonObject) -> None:
-    del part
+def keep_none(part: JsonObject, message: JsonObject) -> None:
+    """Keep no part."""
+    del part, message
 
 
 class ChatBody(msgspec.Struct, frozen=True):
@@ -151,15 +154,19 @@ class ChatInput(msgspec.Struct, frozen=True):
     gathers_system: bool = False
 
     @classmethod
-    def from_body(cls, body: bytes | bytearray | memoryview | Mapping[str, object]) -> "ChatInput":
-        """Return the chat of an OpenAI request body, raw or decoded.
+    def from_body(
+        cls,
+        body: bytes | bytearray | memoryview | Mapping[str, object],
+        keep: KeepMedia = keep_none,
+    ) -> "ChatInput":
+        """Return the chat of an OpenAI request body, raw or decoded, as `of` does.
 
         Raises `RequestError` (400) naming the field when the body is not a chat.
         """
-        return cls.of(_parse(body))
+        return cls.of(_parse(body), keep)
 
     @classmethod
-    def of(cls, parsed: ChatBody, keep: KeepMedia = _keep_none) -> "ChatInput":
+    def of(cls, parsed: ChatBody, keep: KeepMedia = keep_none) -> "ChatInput":
         """Return the chat of a decoded body, up to the first part of media of which `keep` makes
         nothing; it is asked for each, in their order. Raises `RequestError` (400) naming the field.
         """
@@ -289,17 +296,14 @@ def _cut_at_media(messages: list[JsonObject], keep: KeepMedia) -> tuple[list[Jso
         made: list[object] = []
         parts = content_parts(message.get("content")) or ()
         for part in parts:
-            found = part if part_text(part) is not None else _kept(part, message, keep)
+            found: object = part
+            if part_text(part) is None:
+                is_one = isinstance(part, dict)
+                found = keep(cast("JsonObject", part), message) if is_one else None
             if found is None:
                 return [*kept[:position], {**message, "content": made}], True
             made.append(found)
         if any(new is not old for new, old in zip(made, parts, strict=True)):
-            kept = [*kept[:position], {**message, "content": made}, *kept[position + 1 :]]
+            kept = [*messages] if kept is messages else kept
+            kept[position] = {**message, "content": made}
     return kept, False
-
-
-def _kept(part: object, message: JsonObject, keep: KeepMedia) -> JsonObject | None:
-    """Return what stands for a part of media. Engines make texts of the results of tools."""
-    if not isinstance(part, dict) or message.get("role") == "tool":
-        return None
-    return keep(cast("JsonObject", part))

@@ -35,7 +35,7 @@ REASONS: Final[Mapping[Unforeseen, str]] = {
     "embeds": "the prompt is given as embeddings, which have no token ids",
     "extra_key": "its engine keeps what it caches apart by it, and tells of no such key",
     "logprobs": "whether this engine reads its cache where it scores a prompt is not known",
-    "media": "only the text in front of its first image, sound or video is read",
+    "media": "only what is in front of an image, sound or video that is not followed is read",
     "rendering": "how the engine renders it is not known",
     "siblings": "several answers: each finds the blocks that the others have just computed",
     "stored": "the conversation before is kept by the engine alone",

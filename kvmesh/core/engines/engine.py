@@ -9,7 +9,7 @@ from typing import cast
 
 import msgspec
 
-from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.chat.chat import ChatInput, KeepMedia, keep_none
 from kvmesh.core.chat.forms import chat_of_turns
 from kvmesh.core.chat.inference import Parsed
 from kvmesh.core.chat.prompt_form import ReadForm, any_form
@@ -38,8 +38,8 @@ class Words(msgspec.Struct, frozen=True):
     """What `kvmesh doctor` says of a kind. Versions are numbers; empty: of no matter here.
 
     `publish` starts it with KV events, `cache` with a prefix cache, `larger_blocks` with more than
-    one token a block, `report_cached` makes it report cached tokens. Versions up to `newest_read`
-    were read by who wrote this.
+    one token a block, `report_cached` makes it report cached tokens, `tell_names` the names it
+    gives media. Versions up to `newest_read` were read by who wrote this.
     """
 
     oldest_with_events: tuple[int, ...] = ()
@@ -49,6 +49,7 @@ class Words(msgspec.Struct, frozen=True):
     cache: str = ""
     larger_blocks: str = ""
     report_cached: str = ""
+    tell_names: str = ""
 
 
 def unknown_load(_host: str = "") -> Interview[None]:
@@ -64,8 +65,8 @@ def plain_chat(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
     return transformers_call(chat, template)
 
 
-def plain_turns(parsed: Parsed, kind: str) -> ChatInput:
-    """Return the turns of a `messages` or `responses` body as they came."""
+def plain_turns(parsed: Parsed, kind: str, _keep: KeepMedia = keep_none) -> ChatInput:
+    """Return the turns of a `messages` or `responses` body as they came, up to the first media."""
     if kind == "responses":
         return chat_of_turns(parsed.input, parsed.instructions, parsed.tools)
     return chat_of_turns(cast("msgspec.Raw", parsed.messages), parsed.system, parsed.tools)
@@ -82,8 +83,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     `recognise` asks what the engine on that host says of itself, None if it is another kind;
     `identify` asks for what `kvmesh doctor` wants to know. `chat` shapes a chat for the template;
     of a text it sees only whether it is blank, and whether one of `chat_marks` is in it. `turns`
-    makes chats of the other APIs' bodies (raises `RequestError`), `form` says what it makes of
-    unusual wishes for a prompt.
+    makes chats of the other APIs' bodies, with the media that are kept (raises `RequestError`),
+    `form` says what it makes of unusual wishes for a prompt.
     `decode_events` reads a batch of KV events (raises `CodecError`) where the common dialect does
     not do; `tiers` are names of media besides the common ones, 0 the device, 2 the farthest.
     `gauges` are the series of /metrics to read, `read_loads` reads the page of
@@ -97,7 +98,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     no salt; "/" stands for all. `caches_late`: its cache counts a prompt once it is prefilled, not
     from when it is scheduled. `stream_ids`: its streams tell token ids when asked
     (`return_token_ids`). `names_media`: a chat's part of media may bring the name (`uuid`) that its
-    blocks are keyed by, and `/tokenize` tells the tokens that stand for it.
+    blocks are keyed by, and it tells what stands for it (`probe_request.media_question`).
     """
 
     name: str
@@ -106,7 +107,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     identify: Callable[[], Interview[Identity | None]] = unknown_load
     chat: ChatShape = plain_chat
     chat_marks: tuple[str, ...] = ()
-    turns: Callable[[Parsed, str], ChatInput] = plain_turns
+    turns: Callable[[Parsed, str, KeepMedia], ChatInput] = plain_turns
     form: ReadForm = any_form
     decode_events: Callable[[bytes], EngineBatch] | None = None
     tiers: Mapping[str, int] = {}

@@ -49,7 +49,8 @@ class DecisionView(msgspec.Struct, frozen=True):
     `overlap_blocks`, in words, "" where it does not. `program`: whose turn it would be, None where
     it is part of no program. `forecasts`: of a request with targets, what is to be expected of it
     at each candidate, the least likely to miss them first. `resumable`: what a stream's client may
-    count on when its worker is lost, and why no more; "" where it asks for no stream.
+    count on when its worker is lost, and why no more; "" where it asks for no stream. `media`: how
+    many of its images, sounds and videos are followed, and why no more; "" where it has none.
     """
 
     request_id: str
@@ -74,6 +75,7 @@ class DecisionView(msgspec.Struct, frozen=True):
     program: Outlook | None = None
     forecasts: tuple[Forecast, ...] = ()
     resumable: str = ""
+    media: str = ""
 
 
 class TenantChoice(msgspec.Struct, frozen=True):

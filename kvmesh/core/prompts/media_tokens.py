@@ -1,7 +1,8 @@
 """Token ids that engines put in the place of images, sounds and videos, learned once of each.
 
 A template prints one token for a picture; the engine's processor makes many of it, how many depends
-on the picture and on the model. Its blocks are keyed by the picture's name and by where it begins.
+on the picture and on the model. Its blocks are keyed by the engine's name for the picture and by
+where it begins.
 """
 
 import sys
@@ -25,14 +26,25 @@ MOST_ASKED: Final = 4096
 """Names of which it is remembered that they were asked for."""
 
 MOST_TRIES: Final = 3
+_END: Final = b"\n"
+"""Ends the name in front of tokens."""
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Tokens `start` to `start + length` of a prompt stand for the media of that name."""
+    """Tokens `start` to `start + length` of a prompt stand for the media of that name in blocks."""
 
     name: str
     start: int
     length: int
+
+
+class Told(msgspec.Struct, frozen=True):
+    """An engine's `ids` of a chat of one part, and the `name` of its own that it gives it; "": the
+    one that it was sent.
+    """
+
+    ids: Sequence[int]
+    name: str = ""
 
 
 class MediaTokens:
@@ -48,26 +60,37 @@ class MediaTokens:
         return bool(self._runs.get(name))
 
     def wants(self, name: str) -> bool:
-        """Return whether to ask for them, and count it: not while that is being done, nor where it
-        was in vain.
+        """Return whether to ask for them, which is taken for done: not while that is being done,
+        nor where it was in vain.
         """
-        tries = self._tries.get(name, 0)
-        if name in self._asked or tries >= MOST_TRIES or self._runs.get(name) is not None:
+        if name in self._asked or self.gave_up(name) or self._runs.get(name) is not None:
             return False
-        while len(self._tries) >= MOST_ASKED:
-            self._tries.pop(next(iter(self._tries)), None)
-        self._tries[name] = tries + 1
         self._asked.add(name)
         return True
 
-    def learn(self, name: str, printed: Sequence[int], engine: Sequence[int] | None) -> None:
-        """Take an engine's ids of a chat of that one part, of which a template prints `printed`.
+    def gave_up(self, name: str) -> bool:
+        """Return whether asking was in vain: no engine answered, or not what can be followed."""
+        return self._tries.get(name, 0) >= MOST_TRIES or self._runs.get(name) == b""
+
+    def put_off(self, name: str) -> None:
+        """Take it that nobody was asked, after all."""
+        self._asked.discard(name)
+
+    def learn(self, name: str, printed: Sequence[int], told: Told | None) -> None:
+        """Take what an engine told of a chat of that one part, of which a template prints
+        `printed`.
 
         None: it did not answer, and may be asked again.
         """
         self._asked.discard(name)
-        if engine is not None:
-            self._runs.put(name, _run_of(printed, engine))
+        if told is not None:
+            run = _run_of(printed, told.ids)
+            self._runs.put(name, told.name.encode() + _END + run if run else b"")
+            return
+        tries = self._tries.pop(name, 0)
+        while len(self._tries) >= MOST_ASKED:
+            self._tries.pop(next(iter(self._tries)), None)
+        self._tries[name] = tries + 1
 
     def expand(self, packed: bytes, names: Sequence[str]) -> tuple[bytes, list[Span]] | None:
         """Return what an engine makes of a chat's printed ids (u32s), with media of these names in
@@ -75,18 +98,19 @@ class MediaTokens:
         """
         ids, made, spans, place, marks = array("I", packed), array("I"), list[Span](), 0, set[int]()
         for name in names:
-            run = array("I", self._runs.get(name) or b"")
-            if not run:
+            own, _, run = (self._runs.get(name) or _END).partition(_END)
+            tokens = array("I", run)
+            if not tokens:
                 return None
-            mark = run[0]
+            mark = tokens[0]
             marks.add(mark)
             try:
                 found = ids.index(mark, place)
             except ValueError:
                 return None
             made += ids[place:found]
-            spans.append(Span(name, len(made), len(run) - 1))
-            made += run[1:]
+            spans.append(Span(own.decode() or name, len(made), len(tokens) - 1))
+            made += tokens[1:]
             place = found + 1
         rest = ids[place:]
         if not marks.isdisjoint(rest):
@@ -109,6 +133,20 @@ def _run_of(printed: Sequence[int], engine: Sequence[int]) -> bytes:
     return array("I", (printed[first], *run)).tobytes()
 
 
+def media_keys(
+    spans: Sequence[Span], block_size: int, blocks: int
+) -> dict[int, list[tuple[str, int]]]:
+    """Return the keys of those of so many blocks that hold media, in their order: names, and where
+    these begin in the block.
+    """
+    keys: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for span in spans:
+        last = min((span.start + span.length - 1) // block_size, blocks - 1)
+        for block in range(span.start // block_size, last + 1):
+            keys[block].append((span.name, span.start - block * block_size))
+    return keys
+
+
 def spanned_hashes(
     spans: Sequence[Span],
     packed: bytes | memoryview,
@@ -122,11 +160,7 @@ def spanned_hashes(
     `ids` as `BlockHashes` takes them. O(tokens).
     """
     blocks = len(packed) // TOKEN_BYTES // block_size
-    keys: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    for span in spans:
-        last = min((span.start + span.length - 1) // block_size, blocks - 1)
-        for block in range(span.start // block_size, last + 1):
-            keys[block].append((span.name, span.start - block * block_size))
+    keys = media_keys(spans, block_size, blocks)
     hashes, seed, done = b"", root, 0
     for block in (*keys, blocks):
         if block > done:

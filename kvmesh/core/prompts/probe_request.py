@@ -6,6 +6,8 @@ from typing import Final
 import msgspec
 
 from kvmesh.bounds import UNREADABLE
+from kvmesh.core.chat.media import Sent
+from kvmesh.core.prompts.media_tokens import Told
 from kvmesh.core.prompts.parity import RETURN_IDS_FIELDS
 from kvmesh.errors import CodecError
 
@@ -63,3 +65,46 @@ def tokenized_ids(answer: bytes) -> list[int] | None:
         return _tokenized.decode(answer).tokens
     except UNREADABLE:
         return None
+
+
+MOST_NAME: Final = 256
+_RENDER: Final = "/v1/chat/completions/render"
+
+
+def media_question(model: str, sent: Sent) -> tuple[str, bytes]:
+    """Return the path and the body that ask an engine what it makes of a chat of media alone:
+    `/tokenize`, which tells no name, where it is told one.
+    """
+    message = {"role": "user", "content": [msgspec.Raw(sent.part())]}
+    body = {"model": model, "messages": [message], "add_generation_prompt": False}
+    if sent.named:
+        return "/tokenize", msgspec.json.encode(body)
+    return _RENDER, msgspec.json.encode(body | {"mm_payload": "none"})
+
+
+class _Features(msgspec.Struct):
+    mm_hashes: dict[str, list[str]]
+
+
+class _Rendered(msgspec.Struct):
+    token_ids: list[int]
+    features: _Features
+
+
+_rendered = msgspec.json.Decoder(_Rendered)
+
+
+def media_told(answer: bytes, sent: Sent) -> Told:
+    """Return what an engine answered to `media_question`; no ids where it tells not all that it was
+    asked for.
+    """
+    if sent.named:
+        return Told(tokenized_ids(answer) or ())
+    try:
+        told = _rendered.decode(answer)
+    except UNREADABLE:
+        return Told(())
+    names = [name for one in told.features.mm_hashes.values() for name in one]
+    if len(names) != 1 or not 0 < len(names[0]) <= MOST_NAME or not names[0].isprintable():
+        return Told(())
+    return Told(told.token_ids, names[0])

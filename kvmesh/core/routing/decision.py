@@ -138,7 +138,8 @@ class RouteRequest(Wished, frozen=True, gc=False):
     `estimated`: nothing looks at its prompt: no hashes, `prompt_tokens` by the size of the body.
     `choices` are the answers to the one prompt. `names_source`: it can be sent with where its
     worker shall fetch a prefix from. `adapter` is the LoRA adapter that it is for, "" for none.
-    `turn`: whose turn it is, None where it is part of no program.
+    `turn`: whose turn it is, None where it is part of no program. `media`: which images, sounds and
+    videos of it are followed, in words; "" where it has none.
     """
 
     request_id: str
@@ -157,6 +158,7 @@ class RouteRequest(Wished, frozen=True, gc=False):
     stored: MaybeName = ""
     adapter: str = ""
     turn: Turn | None = None
+    media: str = ""
 
     def departs_from(self, options: RouterOptions) -> bool:
         """Return whether an `overridden` one was routed by another policy than the router's."""

@@ -160,7 +160,9 @@ def sidecar(url: str, nats: NatsSettings, name: str = "w") -> AbstractAsyncConte
 
 
 @contextlib.asynccontextmanager
-async def replica(nats: NatsSettings, name: str) -> AsyncIterator[httpx.AsyncClient]:
+async def replica(
+    nats: NatsSettings, name: str, **settings: Any
+) -> AsyncIterator[httpx.AsyncClient]:
     """Serve a router of the mesh that believes events alone; it is ready when the block begins."""
     port = free_port()
     server = RouterServer(
@@ -169,6 +171,7 @@ async def replica(nats: NatsSettings, name: str) -> AsyncIterator[httpx.AsyncCli
             cost=CostSettings(predict_ttl_s=0.0),
             http=HttpSettings(http_port=port, drain_s=0.0),
             nats=nats,
+            **settings,
         )
     )
     async with (

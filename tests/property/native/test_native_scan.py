@@ -120,7 +120,7 @@ def test_what_is_scanned_is_what_the_router_reads(body: bytes) -> None:
     if ids is not None:
         packed = READER._pack(
             Request("POST", b"/", [], body), endpoint, parsed, scanned.prompt or "", PLAIN
-        )[0]
+        ).ids
         assert unpack_ids(ids) == unpack_ids(packed)
 
 

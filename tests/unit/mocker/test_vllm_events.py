@@ -10,6 +10,7 @@ import pytest
 
 from kvmesh.core.engines.engine_events import EngineCleared, EngineRemoved, EngineStored
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
+from kvmesh.core.prompts.media_tokens import Span
 from kvmesh_lab.mocker.model.request import (
     BlocksRemoved,
     BlocksStored,
@@ -129,3 +130,18 @@ def test_kvmesh_reads_back_what_was_written() -> None:
     assert second == EngineRemoved((engine_hash(4),))
     assert cleared == EngineCleared()
     assert batch.unknown_fields == batch.unknown_tags == 0
+
+
+def test_blocks_with_media_have_their_names_between_adapter_and_salt() -> None:
+    spans = (Span("a", 30, 40), Span("b", 70, 5))
+    labels = Labels(lora_name="poet", lora_id=1, cache_salt="s", media=spans)
+    request = EngineRequest("r", [], 1, 1, Tokens([7] * 3 * BLOCK), labels)
+
+    payload = encode_events([BlocksStored(request, 0, 0, [1, 2, 3])], 0.0, 0, BLOCK)
+
+    [event] = msgspec.msgpack.decode(payload)[1]
+    assert event["extra_keys"] == [
+        ["poet", ["a", 30], "s"],
+        ["poet", ["a", -2]],
+        ["poet", ["a", -34], ["b", 6]],
+    ]

@@ -4,7 +4,9 @@ Source: vllm/entrypoints/{openai,serve}/**/api_router.py (0.32).
 """
 
 import time
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import parse_qs
 
@@ -13,12 +15,14 @@ import msgspec
 from kvmesh.app.prompts.tokenizer import Tokenizer
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.prompts.byte_tokenizer import check_ids
+from kvmesh.core.prompts.media_tokens import Span
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh_lab.mocker.dialogues import parse_embeddings, parse_messages, parse_responses
 from kvmesh_lab.mocker.engine import EngineRunner
 from kvmesh_lab.mocker.faults import PATH as FAULTS_PATH
 from kvmesh_lab.mocker.faults import FaultDesk
+from kvmesh_lab.mocker.media import Medium, Noted, rendered
 from kvmesh_lab.mocker.metrics import EngineMetrics
 from kvmesh_lab.mocker.service import VERSION, GenerationService
 from kvmesh_lab.mocker.vllm_requests import (
@@ -67,11 +71,13 @@ class MockerApi:
         self._metrics = metrics
         self._sources = sources
         self._created = int(time.time())
+        self._sees = sees = tokenizer.sees_media
         self._routes: dict[str, dict[str, Route]] = {
-            "/v1/chat/completions": {"POST": self._serving(parse_chat)},
+            "/v1/chat/completions": {"POST": self._serving(partial(parse_chat, sees=sees))},
+            "/v1/chat/completions/render": {"POST": self._render},
             "/v1/completions": {"POST": self._serving(parse_completion)},
-            "/v1/responses": {"POST": self._serving(parse_responses)},
-            "/v1/messages": {"POST": self._serving(parse_messages)},
+            "/v1/responses": {"POST": self._serving(partial(parse_responses, sees=sees))},
+            "/v1/messages": {"POST": self._serving(partial(parse_messages, sees=sees))},
             "/v1/embeddings": {"POST": self._serving(parse_embeddings)},
             "/v1/models": {"GET": self._models},
             "/health": {"GET": faults.health},
@@ -163,7 +169,7 @@ class MockerApi:
     def _tokenize(self, exchange: Exchange) -> None:
         body = _decode(exchange.request.body, _TokenizeBody)
         if bytes(body.messages):
-            ids = self._tokenizer.encode_chat(ChatInput.from_body(exchange.request.body))
+            ids, _, _ = self._encode_chat(exchange)
         elif body.prompt is not None:
             special = body.add_special_tokens
             ids = self._tokenizer.encode(body.prompt, add_special_tokens=special)
@@ -179,6 +185,17 @@ class MockerApi:
                 "token_strs": texts,
             },
         )
+
+    def _encode_chat(
+        self, exchange: Exchange
+    ) -> "tuple[array[int], Sequence[Medium], Sequence[Span]]":
+        noted = Noted(sees=self._sees)
+        chat = ChatInput.from_body(exchange.request.body, noted.keep)
+        ids, spans = self._service.encode_chat(chat, noted.media)
+        return ids, noted.media, spans
+
+    def _render(self, exchange: Exchange) -> None:
+        _json(exchange, rendered(*self._encode_chat(exchange)))
 
     def _detokenize(self, exchange: Exchange) -> None:
         tokens = _decode(exchange.request.body, _DetokenizeBody).tokens

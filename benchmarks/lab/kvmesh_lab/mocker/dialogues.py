@@ -8,8 +8,10 @@ from typing import Literal
 import msgspec
 
 from kvmesh.core.chat.inference import decode_request
+from kvmesh.core.chat.media import named_body
 from kvmesh.core.engines.registry import engine_of
 from kvmesh.errors import RequestError
+from kvmesh_lab.mocker.media import Noted
 from kvmesh_lab.mocker.vllm_requests import (
     GenerationBody,
     GenerationRequest,
@@ -45,17 +47,19 @@ _messages = msgspec.json.Decoder(_MessagesBody)
 _embeddings = msgspec.json.Decoder(_EmbeddingsBody)
 
 
-def parse_responses(body: bytes) -> GenerationRequest:
+def parse_responses(body: bytes, *, sees: bool = False) -> GenerationRequest:
     """Return the request of the responses API in `body`. Raises `RequestError`."""
     parsed = decode_body(_responses, body)
     if not bytes(parsed.input):
         raise RequestError("input is missing", param="input")
     parsed.stream_options = None
-    chat = engine_of("vllm").turns(decode_request(body), "responses")
-    return build_request("responses", parsed, parsed.max_output_tokens, chat, ())
+    noted = Noted(sees=sees)
+    chat = engine_of("vllm").turns(decode_request(body), "responses", noted.keep)
+    made = build_request("responses", parsed, parsed.max_output_tokens, chat, ())
+    return msgspec.structs.replace(made, media=tuple(noted.media))
 
 
-def parse_messages(body: bytes) -> GenerationRequest:
+def parse_messages(body: bytes, *, sees: bool = False) -> GenerationRequest:
     """Return the request in Anthropic's form in `body`. Raises `RequestError`."""
     parsed = decode_body(_messages, body)
     if not bytes(parsed.messages):
@@ -63,8 +67,12 @@ def parse_messages(body: bytes) -> GenerationRequest:
     if parsed.max_tokens is None:
         raise RequestError("max_tokens is missing", param="max_tokens")
     parsed.stop = parsed.stop_sequences
-    chat = engine_of("vllm").turns(decode_request(body), "messages")
-    return build_request("messages", parsed, parsed.max_tokens, chat, ())
+    named = named_body(body, "", "messages")
+    noted = Noted(sees=sees, sent=() if named is None else named.sent)
+    read = decode_request(body if named is None else named.read)
+    chat = engine_of("vllm").turns(read, "messages", noted.keep)
+    made = build_request("messages", parsed, parsed.max_tokens, chat, ())
+    return msgspec.structs.replace(made, media=tuple(noted.media))
 
 
 def parse_embeddings(body: bytes) -> GenerationRequest:

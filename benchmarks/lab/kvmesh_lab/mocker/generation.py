@@ -4,6 +4,8 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from kvmesh.core.blocks.hashing import namespace_root, sequence_hashes
+from kvmesh.core.engines.kv_events.dialect_fields import keys_digest
+from kvmesh.core.prompts.media_tokens import media_keys
 from kvmesh_lab.mocker.model.answer import Ending, GeneratedAnswer, Vocabulary, plan_ending
 from kvmesh_lab.mocker.model.origin import continued_tokens
 from kvmesh_lab.mocker.model.request import EngineRequest, Labels
@@ -75,22 +77,24 @@ def make_choices(
     for place, prompt in enumerate(prompts):
         may_continue = place < len(asked) and isinstance(asked[place], list)
         limit = output_limit(request, len(prompt), engine.max_model_len)
-        hashes = sequence_hashes(prompt, engine.block_size, root)
+        size = engine.block_size
+        media = media_keys(labels.media, size, len(prompt) // size + 1)
+        hashes = [] if media else sequence_hashes(prompt, size, root)
         for number in range(request.choices):
             seed = request.seed * 64 + number
             words = engine.vocabulary
             continued = 0
             if may_continue:
                 continued = continued_tokens(prompt, words, root=root, seed=seed)
-            answer = GeneratedAnswer(
-                prompt, engine.block_size, words, root=root, seed=seed, continued=continued
-            )
+            answer = GeneratedAnswer(prompt, size, words, root=root, seed=seed, continued=continued)
+            answer.extras = {block: keys_digest(keys) for block, keys in media.items()}
             ending = plan_ending(answer, request.limited_rules(limit))
             index = len(choices)
             made = EngineRequest(
                 f"{response_id}-{index}", hashes, len(prompt), ending.tokens, answer, labels
             )
             made.report_cached = request.report_cached
+            made.ensure_hashes(len(prompt) // size)
             choices.append(Choice(index, made, answer, ending))
     return choices
 

@@ -4,18 +4,21 @@ import asyncio
 import itertools
 import time
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
 import msgspec
 
 from kvmesh.app.prompts.tokenizer import Tokenizer
+from kvmesh.core.chat.chat import ChatInput
 from kvmesh.core.prompts.byte_tokenizer import check_ids
+from kvmesh.core.prompts.media_tokens import Span
 from kvmesh.errors import RequestError
 from kvmesh.tasks import Jobs
 from kvmesh_lab.mocker.engine import EngineRunner
 from kvmesh_lab.mocker.generation import Choice, Engine, Generation, make_choices
+from kvmesh_lab.mocker.media import Expander, Medium
 from kvmesh_lab.mocker.metrics import EngineMetrics
 from kvmesh_lab.mocker.model.request import Labels, Step
 from kvmesh_lab.mocker.model.transfer import MockTransfer
@@ -92,6 +95,7 @@ class GenerationService:
         self.open_requests = 0
         self._engine = engine
         self._tokenizer = tokenizer
+        self._expander = Expander(tokenizer)
         self._metrics = metrics
         self._fingerprint = f"vllm-{VERSION}-{models.base.encode().hex():0<8.8}"
         self._ranks = ranks
@@ -107,7 +111,8 @@ class GenerationService:
         rank = self._choose_rank(reply)
         long = len(reply.request.body) > self._tokenizer.inline_characters
         if not long and self.meeting is None:
-            self._start(reply, request, labels, rank, self._tokenize(request))
+            prompts, labels = self._tokenize(request, labels)
+            self._start(reply, request, labels, rank, prompts)
             return
         self._tokenizing.start(self._tokenize_and_start(reply, request, labels, rank))
 
@@ -139,17 +144,28 @@ class GenerationService:
         self, reply: Reply, request: GenerationRequest, labels: Labels, rank: int
     ) -> None:
         try:
-            prompts = await asyncio.to_thread(self._tokenize, request)
+            prompts, labels = await asyncio.to_thread(self._tokenize, request, labels)
             if self.meeting is not None:
                 await self.meeting.meet(request, prompts[0].tobytes(), _name_of(reply, request))
             self._start(reply, request, labels, rank, prompts)
         except RequestError as error:
             reply.respond(error.status, error_body(error))
 
-    def _tokenize(self, request: GenerationRequest) -> "list[array[int]]":
-        """Return each prompt's tokens; touches nothing but the tokenizer. Raises `RequestError`."""
+    def encode_chat(
+        self, chat: ChatInput, media: Sequence[Medium]
+    ) -> "tuple[array[int], tuple[Span, ...]]":
+        """Return a chat's tokens, and which of them stand for media. Raises `RequestError`."""
+        return self._expander.expand(self._tokenizer.encode_chat(chat), media)
+
+    def _tokenize(
+        self, request: GenerationRequest, labels: Labels
+    ) -> "tuple[list[array[int]], Labels]":
+        """Return each prompt's tokens, and the labels with its media; touches nothing but the
+        tokenizer. Raises `RequestError`.
+        """
         if request.chat is not None:
-            prompts = [self._tokenizer.encode_chat(request.chat)]
+            ids, spans = self.encode_chat(request.chat, request.media)
+            prompts, labels = [ids], msgspec.structs.replace(labels, media=spans)
         else:
             prompts = [self._encode(prompt, request) for prompt in request.prompts]
         if not all(prompts):
@@ -157,7 +173,7 @@ class GenerationService:
         keep = request.keep_last_tokens
         if keep is not None and keep > 0:
             prompts = [prompt[-keep:] for prompt in prompts]
-        return prompts
+        return prompts, labels
 
     def _encode(self, prompt: Prompt, request: GenerationRequest) -> "array[int]":
         if isinstance(prompt, str):

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.blocks.events import ROOT
+from kvmesh.core.prompts.media_tokens import media_keys
 from kvmesh_lab.mocker.model.cache_group import split_key
 from kvmesh_lab.mocker.model.request import (
     BlocksRemoved,
@@ -26,7 +27,7 @@ _MASK: Final = (1 << 64) - 1
 _FACTOR: Final = 0x9E3779B97F4A7C15
 """Odd, so that multiplying by it is one to one modulo 2^64; the golden ratio, as in splitmix64."""
 
-ExtraKeys = list[tuple[str, ...] | None] | None
+ExtraKeys = list[tuple[str | tuple[str, int], ...] | None] | None
 
 
 class _Stored(msgspec.Struct, tag="BlockStored", omit_defaults=True):
@@ -111,7 +112,7 @@ def _stored(event: BlocksStored, block_size: int, groups: int) -> _Stored:
         lora_id=request.labels.lora_id,
         medium=MEDIUM_GPU,
         lora_name=request.labels.lora_name,
-        extra_keys=_extra_keys(request, range(first, first + count)),
+        extra_keys=_extra_keys(request, range(first, first + count), block_size),
         group_idx=groups,
         kv_cache_spec_kind=FULL_ATTENTION,
         session_id=request.labels.session_id,
@@ -127,7 +128,7 @@ def _group_stored(event: GroupStored, block_size: int) -> _Stored:
     return msgspec.structs.replace(
         _stored(whole, block_size, event.group.number - 1),
         block_hashes=[engine_hash(h) for h in event.hashes],
-        extra_keys=_extra_keys(event.request, event.places) if event.places else None,
+        extra_keys=_extra_keys(event.request, event.places, block_size) if event.places else None,
         kv_cache_spec_kind=SLIDING_WINDOW if event.group.window else MAMBA,
         kv_cache_spec_sliding_window=event.group.window or None,
     )
@@ -138,11 +139,15 @@ def _removed(key: int, groups: int) -> _Removed:
     return _Removed([engine_hash(sequence_hash)], MEDIUM_GPU, number - 1 if number else groups)
 
 
-def _extra_keys(request: EngineRequest, places: Sequence[int]) -> ExtraKeys:
-    """Return one entry a block: LoRA name, and the cache salt for the sequence's first block."""
+def _extra_keys(request: EngineRequest, places: Sequence[int], block_size: int) -> ExtraKeys:
+    """Return one entry a block: LoRA name, the names of media and where they begin, and the cache
+    salt for the sequence's first block.
+    """
     labels = request.labels
     lora = (labels.lora_name,) if labels.lora_name else ()
-    keys: list[tuple[str, ...] | None] = [lora or None] * len(places)
-    if places[0] == 0 and labels.cache_salt:
-        keys[0] = (*lora, labels.cache_salt)
+    media = media_keys(labels.media, block_size, places[-1] + 1) if labels.media else {}
+    salt = (labels.cache_salt,) if places[0] == 0 and labels.cache_salt else ()
+    keys = [(*lora, *media.get(place, ())) or None for place in places]
+    if salt:
+        keys[0] = (*(keys[0] or ()), *salt)
     return keys

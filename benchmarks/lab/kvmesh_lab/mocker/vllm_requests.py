@@ -12,6 +12,7 @@ import msgspec
 
 from kvmesh.core.chat.chat import ChatInput
 from kvmesh.errors import RequestError
+from kvmesh_lab.mocker.media import Medium, Noted
 from kvmesh_lab.mocker.model.answer import StopRules
 
 MAX_CHOICES: Final = 64
@@ -72,6 +73,7 @@ class _CompletionBody(GenerationBody):
 
 class GenerationRequest(msgspec.Struct, frozen=True):
     """One request, checked. A dialogue has its one prompt in `chat`, the others in `prompts`.
+    `media` are those in the chat.
 
     `max_tokens` is None for "as many as fit"; `rules` has its own filled in by `limited_rules`.
     """
@@ -81,6 +83,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     max_tokens: int | None
     rules: StopRules
     chat: ChatInput | None = None
+    media: tuple[Medium, ...] = ()
     prompts: tuple[Prompt, ...] = ()
     choices: int = 1
     seed: int = 0
@@ -108,13 +111,20 @@ _chats = msgspec.json.Decoder(_ChatBody)
 _completions = msgspec.json.Decoder(_CompletionBody)
 
 
-def parse_chat(body: bytes) -> GenerationRequest:
-    """Return the chat request in `body`. Raises `RequestError` naming the field."""
+def parse_chat(body: bytes, *, sees: bool = False) -> GenerationRequest:
+    """Return the chat request in `body`, up to the first media of a model that does not see any.
+
+    Raises `RequestError` naming the field.
+    """
     parsed = decode_body(_chats, body)
     limit = parsed.max_tokens
     if parsed.max_completion_tokens is not None:
         limit = parsed.max_completion_tokens
-    return build_request("chat", parsed, limit, ChatInput.from_body(body), ())
+    noted = Noted(sees=sees)
+    chat = ChatInput.from_body(body, noted.keep)
+    _refuse(bool(noted.media) and parsed.truncate_prompt_tokens is not None, "truncated media")
+    made = build_request("chat", parsed, limit, chat, ())
+    return msgspec.structs.replace(made, media=tuple(noted.media))
 
 
 def parse_completion(body: bytes) -> GenerationRequest:

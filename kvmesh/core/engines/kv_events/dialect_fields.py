@@ -76,8 +76,9 @@ def block_hashes(value: object) -> tuple[int, ...]:
 def tokens(value: object) -> bytes:
     """Return token ids as u32 little-endian.
 
-    Bigram mode (EAGLE) sends pairs `(token, next token)`; the first of each is the token. A text
-    (TensorRT-LLM: what an image's place holds) becomes a number that is no prompt's token id.
+    Bigram mode (EAGLE) sends pairs `(token, next token)`; the first of each is the token. A text or
+    a number beyond (TensorRT-LLM, SGLang: what an image's place holds) becomes one that is no
+    prompt's token id.
     """
     if not isinstance(value, list):
         raise CodecError(f"engine event: token_ids is {text_of(value)}, not a list")
@@ -87,10 +88,14 @@ def tokens(value: object) -> bytes:
     try:
         packed = array("I", cast("list[int]", ids))
     except (TypeError, OverflowError) as error:
-        if any(isinstance(one, str) for one in ids):
-            return tokens([_place(one) if isinstance(one, str) else one for one in ids])
+        if any(map(_is_place, ids)):
+            return tokens([_place(str(one)) if _is_place(one) else one for one in ids])
         raise CodecError(f"engine event: token_ids holds no u32 token id: {error}") from error
     return packed.tobytes()
+
+
+def _is_place(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, int) and value >> 32 > 0)
 
 
 def _place(content: str) -> int:

@@ -8,8 +8,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from kvmesh.core.chat.chat import ChatBody, ChatInput, JsonObject
+from kvmesh.core.chat.chat import ChatBody, ChatInput, JsonObject, KeepMedia, keep_none
 from kvmesh.core.chat.inference import Parsed, field_of
+from kvmesh.core.chat.media import NAME
 from kvmesh.errors import RequestError
 
 BILLING_HEADER: Final = "x-anthropic-billing-header"
@@ -53,6 +54,7 @@ class _Block(msgspec.Struct):
     content: str | list[JsonObject] | None = None
     thinking: str | None = None
     tool: _Change | None = None
+    uuid: str | None = None
 
 
 class _Message(msgspec.Struct):
@@ -68,7 +70,7 @@ class _Output(msgspec.Struct):
     effort: str | None = None
 
 
-def chat_of_messages(parsed: Parsed) -> ChatInput:
+def chat_of_messages(parsed: Parsed, keep: KeepMedia = keep_none) -> ChatInput:
     """Return the chat of an Anthropic body. Raises one of `UNREADABLE`, or `RequestError`."""
     said = msgspec.convert(field_of(parsed.messages), list[_Message])
     system = msgspec.convert(field_of(parsed.system), str | list[_Block] | None)
@@ -90,7 +92,8 @@ def chat_of_messages(parsed: Parsed) -> ChatInput:
             tools=_openai_tools(_tools_in_effect(tools, said)),
             chat_template_kwargs=kwargs,
             reasoning_effort=effort,
-        )
+        ),
+        keep,
     )
     late = any(message.role == "system" for message in said)
     return msgspec.structs.replace(chat, gathers_system=late)
@@ -136,7 +139,7 @@ def _part(block: _Block, *, user: bool) -> JsonObject | None:
         case "text" if block.text:
             return {"type": "text", "text": block.text}
         case "image" if block.source:
-            return _IMAGE
+            return _image(block.uuid if user else None)
         case "tool_result" if not user:
             said = str(block.content) if block.content else ""
             return {"type": "text", "text": f"Tool result: {said}"}
@@ -144,8 +147,10 @@ def _part(block: _Block, *, user: bool) -> JsonObject | None:
             return None
 
 
-_IMAGE: JsonObject = {"type": "image_url"}
-"""Any image: what is in front of it is all that is read."""
+def _image(name: object) -> JsonObject:
+    """Return an image as a chat's part, of the name that was put in the place of its content."""
+    image: JsonObject = {"type": "image_url"}
+    return image | {NAME: name} if isinstance(name, str) else image
 
 
 def _call(block: _Block) -> JsonObject:
@@ -162,7 +167,7 @@ def _results(block: _Block) -> list[JsonObject]:
     text = block.content if isinstance(block.content, str) else "\n".join(map(str, texts))
     call = block.tool_use_id or ""
     made: list[JsonObject] = [{"role": "tool", "tool_call_id": call, "content": text}]
-    images = [_IMAGE for item in items if item.get("type") == "image"]
+    images = [_image(item.get(NAME)) for item in items if item.get("type") == "image"]
     if images:
         made.append({"role": "user", "content": images})
     names = [

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.bounds import UNREADABLE
-from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.chat.chat import ChatInput, KeepMedia
 from kvmesh.core.chat.inference import Parsed
 from kvmesh.core.chat.template_call import TemplateCall, TemplateTraits
 from kvmesh.core.engines.engine import Engine, PromptIds, Words
@@ -49,9 +49,10 @@ def _chat(chat: ChatInput, template: TemplateTraits) -> TemplateCall:
     return vllm_call(chat, template)
 
 
-def _turns(parsed: Parsed, kind: str) -> ChatInput:
+def _turns(parsed: Parsed, kind: str, keep: KeepMedia) -> ChatInput:
     try:
-        return chat_of_response(parsed) if kind == "responses" else chat_of_messages(parsed)
+        read = chat_of_response if kind == "responses" else chat_of_messages
+        return read(parsed, keep)
     except UNREADABLE as error:
         raise RequestError(f"prompt: {error}") from error
 
@@ -82,5 +83,6 @@ VLLM: Final = Engine(
         publish="--kv-events-config",
         cache="with --enable-prefix-caching",
         report_cached="--enable-prompt-tokens-details",
+        tell_names="--enable-scale-out",
     ),
 )

@@ -9,7 +9,14 @@ from typing import Final, cast
 import msgspec
 
 from kvmesh.bounds import shown
-from kvmesh.core.chat.chat import ChatBody, ChatInput, JsonObject, content_parts
+from kvmesh.core.chat.chat import (
+    ChatBody,
+    ChatInput,
+    JsonObject,
+    KeepMedia,
+    content_parts,
+    keep_none,
+)
 from kvmesh.core.chat.inference import Parsed, field_of
 from kvmesh.errors import RequestError
 
@@ -35,7 +42,7 @@ class _Reasoning(msgspec.Struct):
     effort: str | None = None
 
 
-def chat_of_response(parsed: Parsed) -> ChatInput:
+def chat_of_response(parsed: Parsed, keep: KeepMedia = keep_none) -> ChatInput:
     """Return the chat of a responses body. Raises one of `UNREADABLE`, or `RequestError`."""
     given = msgspec.convert(field_of(parsed.input), str | list[JsonObject])
     reasoning = msgspec.convert(field_of(parsed.reasoning), _Reasoning | None)
@@ -62,7 +69,8 @@ def chat_of_response(parsed: Parsed) -> ChatInput:
             reasoning_effort=reasoning.effort if reasoning is not None else None,
             add_generation_prompt=not continued,
             continue_final_message=continued,
-        )
+        ),
+        keep,
     )
 
 

@@ -9,7 +9,7 @@ from kvmesh.core.blocks.events import Stored
 from kvmesh.core.blocks.hashing import namespace_root, sequence_hashes, unpack_hashes
 from kvmesh.core.engines.kv_events.cache import EngineCache
 from kvmesh.core.prompts import media_tokens
-from kvmesh.core.prompts.media_tokens import MediaTokens, Span, spanned_hashes
+from kvmesh.core.prompts.media_tokens import MediaTokens, Span, Told, spanned_hashes
 
 SIZE = 8
 PAD = 3
@@ -24,7 +24,7 @@ def known(**runs: int) -> MediaTokens:
     made = MediaTokens()
     for name, count in runs.items():
         assert made.wants(name)
-        made.learn(name, [1, PAD, 2], [1, *[PAD] * count, 2])
+        made.learn(name, [1, PAD, 2], Told([1, *[PAD] * count, 2]))
     return made
 
 
@@ -69,7 +69,7 @@ def test_what_a_template_prints_once_is_what_the_engine_makes_of_it() -> None:
 def test_marks_around_it_are_part_of_it() -> None:
     """As Gemma 3 has it: blank lines, the mark of its begin, tokens, the mark of its end."""
     tokens = MediaTokens()
-    tokens.learn("a", [1, 5, 2], [1, 10, 5, *[6] * 4, 7, 10, 2])
+    tokens.learn("a", [1, 5, 2], Told([1, 10, 5, *[6] * 4, 7, 10, 2]))
 
     made = tokens.expand(packed(1, 8, 5, 2), ["a"])
 
@@ -91,9 +91,10 @@ def test_what_is_not_one_token_for_many_cannot_be_followed(
     printed: list[int], engine: list[int]
 ) -> None:
     tokens = MediaTokens()
-    tokens.learn("a", printed, engine)
+    tokens.learn("a", printed, Told(engine))
 
     assert not tokens.knows("a")
+    assert tokens.gave_up("a")
     assert not tokens.wants("a")
     assert tokens.expand(packed(1, PAD), ["a"]) is None
 
@@ -115,6 +116,26 @@ def test_a_name_is_asked_for_once_at_a_time_and_a_few_times_in_vain() -> None:
         tokens.learn("a", (), None)
 
     assert not tokens.wants("a")
+
+
+def test_what_nobody_was_asked_about_may_be_asked_again_and_again() -> None:
+    tokens = MediaTokens()
+
+    for _ in range(2 * media_tokens.MOST_TRIES):
+        assert tokens.wants("a")
+        tokens.put_off("a")
+
+    assert not tokens.gave_up("a")
+
+
+def test_the_name_in_blocks_is_the_engines_own_where_it_told_one() -> None:
+    tokens = MediaTokens()
+    tokens.learn("a", [1, PAD, 2], Told([1, PAD, PAD, 2], "own"))
+
+    made = tokens.expand(packed(1, PAD, PAD, 2), ["a", "a"])
+
+    assert made is not None
+    assert made[1] == [Span("own", 1, 2), Span("own", 3, 2)]
 
 
 def test_of_how_many_names_it_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,15 @@
 import msgspec
 import pytest
 
-from kvmesh.core.prompts.probe_request import one_token_body, tokenize_body, tokenized_ids
+from kvmesh.core.chat.media import Sent
+from kvmesh.core.prompts.media_tokens import Told
+from kvmesh.core.prompts.probe_request import (
+    media_question,
+    media_told,
+    one_token_body,
+    tokenize_body,
+    tokenized_ids,
+)
 from kvmesh.errors import CodecError
 
 
@@ -52,3 +60,53 @@ def test_the_ids_of_an_answer_or_none() -> None:
     assert tokenized_ids(b'{"detail":"Not Found"}') is None
     assert tokenized_ids(b"\xff") is None
     assert tokenized_ids(b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}") is None
+
+
+IMAGE = msgspec.Raw(b'{"url":"data:image/png;base64,AAAA"}')
+SOURCE = msgspec.Raw(b'{"media_type":"image/png","data":"AAAA"}')
+
+
+def test_media_are_asked_about_alone_and_by_the_name_that_they_were_sent() -> None:
+    path, body = media_question("m", Sent("n", "image_url", IMAGE))
+
+    part = {"type": "image_url", "image_url": msgspec.json.decode(IMAGE), "uuid": "n"}
+    messages = [{"role": "user", "content": [part]}]
+    told = {"model": "m", "messages": messages, "add_generation_prompt": False}
+    assert (path, msgspec.json.decode(body)) == ("/tokenize", told)
+
+
+def test_what_was_sent_without_a_name_is_rendered_without_its_tensors() -> None:
+    path, body = media_question("m", Sent("n", "image", SOURCE))
+
+    asked = msgspec.json.decode(body)
+    assert path == "/v1/chat/completions/render"
+    assert asked["mm_payload"] == "none"
+    assert asked["messages"][0]["content"] == [
+        {"type": "image_url", "image_url": msgspec.json.decode(IMAGE)}
+    ]
+
+
+def test_an_engine_tells_tokens_and_names() -> None:
+    rendered = b'{"token_ids":[1,2],"features":{"mm_hashes":{"image":["own"]},"x":1}}'
+
+    assert media_told(b'{"tokens":[1,2]}', Sent("n", "image_url", IMAGE)) == Told([1, 2])
+    assert media_told(rendered, Sent("n", "image", SOURCE)) == Told([1, 2], "own")
+    assert media_told(b"{}", Sent("n", "image_url", IMAGE)) == Told(())
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        b"null",
+        b'{"mm_hashes":{}}',
+        b'{"mm_hashes":{"image":["a","b"]}}',
+        b'{"mm_hashes":{"image":["a"],"video":["b"]}}',
+        b'{"mm_hashes":{"image":[""]}}',
+        b'{"mm_hashes":{"image":["a\\nb"]}}',
+        b'{"mm_hashes":{"image":["' + b"a" * 257 + b'"]}}',
+    ],
+)
+def test_a_name_that_is_none_teaches_nothing(features: bytes) -> None:
+    answer = b'{"token_ids":[1,2],"features":%b}' % features
+
+    assert media_told(answer, Sent("n", "image", SOURCE)) == Told(())

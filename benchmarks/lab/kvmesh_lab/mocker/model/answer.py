@@ -3,7 +3,7 @@
 import hashlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, Literal
 
@@ -11,7 +11,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
-from kvmesh.core.blocks.hashing import TOKEN_BYTES
+from kvmesh.core.blocks.hashing import TOKEN_BYTES, extend_hash
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -104,6 +104,8 @@ class GeneratedAnswer:
         """The text each token of the answer adds, from its begin."""
         self._block_size = block_size
         self._root = root
+        self.extras: Mapping[int, int] = {}
+        """By block, what stands for the media in it."""
         self._vocabulary = vocabulary
         self._seed = answer_seed(origin, root, seed)
         self._draws = 0
@@ -145,7 +147,10 @@ class GeneratedAnswer:
         self.generate((index + 1) * self._block_size - self.prompt_tokens)
         start, end = index * self._block_size, (index + 1) * self._block_size
         assert self.tokens.itemsize == TOKEN_BYTES
-        return xxh3_64_intdigest(self.tokens[start:end], parent if index else self._root)
+        seed = parent if index else self._root
+        if index in self.extras:
+            seed = extend_hash(seed, self.extras[index])
+        return xxh3_64_intdigest(self.tokens[start:end], seed)
 
     def block_tokens(self, first: int, count: int) -> "array[int]":
         """Return the token ids of `count` full blocks from block `first` on."""

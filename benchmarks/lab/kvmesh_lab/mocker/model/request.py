@@ -7,6 +7,7 @@ import msgspec
 import xxhash
 
 from kvmesh.core.blocks.events import HASH_BYTES, ROOT
+from kvmesh.core.prompts.media_tokens import Span
 from kvmesh.errors import RequestError
 from kvmesh_lab.mocker.model.block_pool import Handle
 from kvmesh_lab.mocker.model.cache_group import CacheGroup, Tail
@@ -63,6 +64,7 @@ class Labels(msgspec.Struct, frozen=True):
     lora_id: int | None = None
     cache_salt: str | None = None
     session_id: str | None = None
+    media: tuple[Span, ...] = ()
 
 
 NO_LABELS = Labels()

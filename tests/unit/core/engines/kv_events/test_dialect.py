@@ -175,6 +175,20 @@ def test_the_places_of_an_image_are_no_token_ids_and_other_images_are_other_cont
     assert one.extras[1] == two.extras[1] == 0
 
 
+def test_numbers_of_sglang_in_the_place_of_an_image_are_no_token_ids() -> None:
+    """SGLang 0.5.23 puts four numbers of 62 bits in turn there."""
+    one, other = (1_000_000 + (number << 60) for number in (2, 3))
+
+    ids, others = (
+        struct.unpack("<4I", store(token_ids=[5, place, place + 1, place]).tokens)
+        for place in (one, other)
+    )
+
+    assert ids[0] == others[0] == 5
+    assert min(ids[1:] + others[1:]) >= 2**31
+    assert (ids[1], len({*ids, *others})) == (ids[3], 5)
+
+
 def test_fields_that_sglang_once_sent_in_one_map_are_read() -> None:
     stored = ["BlockStored", [1], None, [5, 6], 2, None, "GPU", {"cache_salt": "s"}]
 
@@ -242,7 +256,7 @@ def test_what_cannot_be_followed_is_a_codec_error(payload: bytes) -> None:
         ["BlockStored", [1], None, [5, 6, 7], 2],
         ["BlockStored", [1], None, "tokens", 2],
         ["BlockStored", [1], None, [5, -6], 2],
-        ["BlockStored", [1], None, [5, 2**32], 2],
+        ["BlockStored", [1], None, [5, -1], 2],
         ["BlockStored", [1], None, [5, None], 2],
         ["BlockStored", [1], None, [[5, 6], 7], 2],
         ["BlockStored", [1], None, [[], [5, 6]], 2],

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kvmesh.core.chat.chat import ChatInput
+from kvmesh.core.chat.chat import ChatInput, keep_none
 from kvmesh.core.chat.inference import decode_request
 from kvmesh.core.chat.template_call import TemplateTraits
 from kvmesh.core.engines.registry import engine_of
@@ -48,7 +48,7 @@ def normal(value: Any) -> Any:
 
 
 def made(case: dict[str, Any], kind: str) -> ChatInput:
-    return TURNS(decode_request(json.dumps(case["body"]).encode()), kind)
+    return TURNS(decode_request(json.dumps(case["body"]).encode()), kind, keep_none)
 
 
 def as_told(tools: Any) -> Any:
