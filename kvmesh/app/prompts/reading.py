@@ -277,10 +277,8 @@ class Reader:
                 prompt = self._prompts.whole(ids, root)
         except RecursionError:
             raise RequestError("the body is nested too deeply to be read: flatten it") from None
-        output = wishes.output_tokens
+        output = parsed.output_limit or 0 if wishes.output_tokens is None else wishes.output_tokens
         choices = 1 if parsed.n is None else parsed.choices
-        if output is None:
-            output = parsed.output_limit or 0
         request_id = exchange.request_id
         name = self.own_name(request_id) if wishes.named else request_id.decode("latin-1")
         turn = None
