@@ -64,7 +64,7 @@ class FleetPages:
             for method in row.methods:
                 if row.owner in {"fleet", "lists"}:
                     routes.add(method, path, self.serve)
-                elif row.status or row.owner == "form":
+                elif row.status or row.owner in {"form", "load"}:
                     routes.add(method, path, others)
 
     def serve(self, exchange: Incoming) -> None:

@@ -26,11 +26,13 @@ OPEN_PATHS: Final = frozenset({"/health", "/ready"}) | LOGIN_PATHS
 """Paths that need no key: balancers ask them, or who has yet to show one."""
 
 PATHS: Final[Mapping[str, Role]] = {
-    **{row.path: row.role for row in ROWS if row.role != "operate"},
-    "/v1/models": "infer",
+    **{
+        row.path: row.role
+        for row in ROWS
+        if row.role and row.role != "operate" and "{}" not in row.path
+    },
     **dict.fromkeys(
         (
-            "/",
             "/dashboard",
             "/v1/bucket",
             "/v1/decisions",
