@@ -15,6 +15,7 @@ from kvmesh.core.members.block_sizes import BlockSizes
 from kvmesh.core.members.membership import DRAINING
 from kvmesh.core.members.progress import Progress
 from kvmesh.core.routing.disaggregation import PREFILL
+from kvmesh.core.routing.kept_ids import KeptIds
 from kvmesh.core.routing.scheduler import Scheduler
 
 MOST_LEFT_OUT: Final = 64
@@ -36,8 +37,8 @@ class Router:
     another secret (`secret_mark`): none of their blocks can ever match, which is worth an alarm.
     `adapters` are the models that are LoRA adapters somewhere: what they cache is nobody else's.
     `prefillers` are the workers that prefill for others, `wanting` those that want to be told of
-    answers; `progress` is what their engines show of being at work. `admission` are the bounds in
-    force where they were changed while it ran, `policy` likewise.
+    answers; `ids` are of what their engines keep, `progress` is what these show of being at work.
+    `admission` are the bounds in force where they were changed while it ran, `policy` likewise.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Router:
         self.admission = SharedLimits()
         self.policy = NO_NEWS
         self.heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
+        self.ids = KeptIds()
         self.progress = Progress(scheduler.workers.membership.health.served_s)
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:

@@ -162,7 +162,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
     for the replicas, `released` takes what was released; None: nobody.
     `streams` are under way and could go on elsewhere.
     `ask_suspects` has workers asked at once that a failure made suspect.
-    `holders` knows who keeps answers that requests go on from. `debug`: each decision is logged.
+    `holders` knows whose the ids of answers and files are, and who keeps them. `debug`: each
+    decision is logged.
     `targets` are where requests go, with what judges the answers.
     `alternatives` finds where a request could go as well, for who is told that; None: nobody is.
     `scaling` says from when on workers count as full.
@@ -193,9 +194,9 @@ class RoutingContext(msgspec.Struct, frozen=True):
     hangs: HangWatch
     streams: OpenStreams
     ask_suspects: Callable[[], None]
+    holders: ResponseHolders
     alternatives: Alternatives | None = None
     targets: Targets = msgspec.field(default_factory=Targets)
-    holders: ResponseHolders = msgspec.field(default_factory=ResponseHolders)
     debug: bool = False
     scaling: ScalingOptions = ScalingOptions()
     keep: Keep | None = None

@@ -6,7 +6,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from kvmesh.core.admission.paths import ROWS, Role
+from kvmesh.core.admission.paths import ROWS, Role, rows_at
 from kvmesh.errors import RequestError
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
@@ -78,7 +78,8 @@ def role_for(path: str) -> Role | None:
     for start, role in BELOW.items():
         if path.startswith(start):
             return role
-    return "operate"
+    rows = rows_at(path)
+    return rows[0].role if rows else "operate"
 
 
 def check_role(path: str, roles: tuple[Role, ...]) -> None:

@@ -5,6 +5,7 @@ names are those of their sources, of which every one has a row. A path without a
 some engine by load where it begins with /v1/, for keys that may `operate`, and is a 404 elsewhere.
 """
 
+from itertools import groupby
 from typing import Final, Literal
 
 import msgspec
@@ -107,34 +108,34 @@ ROWS: Final[tuple[PathRow, ...]] = (
     ),
     *_rows(
         "lists",
-        "operate",
+        "infer",
         "GET",
         "o:/v1/files o:/v1/batches o:/v1/vector_stores s:/v1/videos s:/v1/meshes",
     ),
     *_rows(
         "form",
-        "operate",
+        "infer",
         "POST",
         "o:/v1/files o:/v1/batches o:/v1/vector_stores o:/v1/conversations s:/v1/videos "
         "s:/v1/meshes",
     ),
     *_rows(
         "home",
-        "operate",
+        "infer",
         "GET DELETE",
         "vs:/v1/responses/{} o:/v1/files/{} s:/v1/videos/{} s:/v1/meshes/{}",
     ),
     *_rows(
         "home",
-        "operate",
+        "infer",
         "GET",
         "o:/v1/batches/{} o:/v1/files/{}/content s:/v1/videos/{}/content s:/v1/meshes/{}/content "
-        "s:/v1/images/{}/content",
+        "o:/v1/responses/{}/input_items",
     ),
-    *_rows("home", "operate", "GET", "o:/v1/responses/{}/input_items"),
-    *_rows("home", "operate", "POST", "vs:/v1/responses/{}/cancel o:/v1/batches/{}/cancel"),
-    *_rows("home", "operate", "GET POST DELETE", "o:/v1/conversations/{} o:/v1/vector_stores/{}"),
-    *_rows("home", "operate", "GET POST", "o:/v1/conversations/{}/items"),
+    *_rows("home", "operate", "GET", "s:/v1/images/{}/content"),
+    *_rows("home", "infer", "POST", "vs:/v1/responses/{}/cancel o:/v1/batches/{}/cancel"),
+    *_rows("home", "infer", "GET POST DELETE", "o:/v1/conversations/{} o:/v1/vector_stores/{}"),
+    *_rows("home", "infer", "GET POST", "o:/v1/conversations/{}/items"),
     *_rows("fleet", "infer", "GET", "v:/version"),
     *_rows(
         "fleet",
@@ -306,27 +307,30 @@ ROWS: Final[tuple[PathRow, ...]] = (
     ),
 )
 
-_EXACT: Final = {
-    (method, row.path): row for row in ROWS if "{}" not in row.path for method in row.methods
+_ROWS: Final[dict[tuple[str, ...], tuple[PathRow, ...]]] = {
+    key: tuple(rows)
+    for key, rows in groupby(
+        sorted(ROWS, key=lambda row: row.path), lambda row: tuple(row.path.split("{}"))
+    )
 }
-_WITH_ID: Final = {
-    (method, *row.path.split("{}")): row
-    for row in ROWS
-    if "{}" in row.path
-    for method in row.methods
-}
-PATTERNS: Final = frozenset(row.path.split("{}")[0] for row in ROWS if "{}" in row.path)
+"""By what is around the id in a path, or by the whole path."""
+
+PATTERNS: Final = frozenset(key[0] for key in _ROWS if len(key) > 1)
 """What paths begin with that name an id behind it."""
 
 
-def find_row(method: str, path: str) -> PathRow | None:
-    """Return the row of a request; None for a path without one, and for a method not in its row."""
-    found = _EXACT.get((method, path))
-    if found is not None:
+def rows_at(path: str) -> tuple[PathRow, ...]:
+    """Return the rows of a path, whatever the method."""
+    if (found := _ROWS.get((path,))) is not None:
         return found
     for start in PATTERNS:
         if path.startswith(start):
             name, slash, rest = path.removeprefix(start).partition("/")
-            if name and (found := _WITH_ID.get((method, start, slash + rest))) is not None:
+            if name and (found := _ROWS.get((start, slash + rest))) is not None:
                 return found
-    return None
+    return ()
+
+
+def find_row(method: str, path: str) -> PathRow | None:
+    """Return the row of a request; None for a path without one, and for a method not in its row."""
+    return next((row for row in rows_at(path) if method in row.methods), None)
