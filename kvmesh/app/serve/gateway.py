@@ -9,7 +9,7 @@ from kvmesh._native import Placed
 from kvmesh.app.front.front import PathRoutes, answer_json
 from kvmesh.app.front.models_page import ModelsPage
 from kvmesh.app.front.viewers import Viewers
-from kvmesh.app.front.websockets import is_websocket, model_in_query, why_no_websocket
+from kvmesh.app.front.websockets import is_websocket, why_no_websocket
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.reading import Readable, Reader
 from kvmesh.app.prompts.reading_parts import by_path, within_patience
@@ -47,6 +47,7 @@ from kvmesh.transport.http.openai import (
     find_endpoint,
     may_repeat,
     prompt_endpoint,
+    query_model,
 )
 from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.request import Request
@@ -281,7 +282,7 @@ class Gateway(Generic[E]):
         """Have a WebSocket opened by load, among the workers of the model that its query names."""
         context, forward = self._context, self.sockets
         assert forward is not None, "it was asked before"
-        if model := model_in_query(exchange.request):
+        if model := query_model(exchange.request.query):
             request = msgspec.structs.replace(request, model=model)
         if context.tracer is not None:
             context.tracer.begin(exchange)

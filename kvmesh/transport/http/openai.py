@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from kvmesh.bounds import MaybeName, is_name, shown
+from kvmesh.bounds import MAX_NAME, MaybeName, is_name, shown
 from kvmesh.core.admission.paths import ROWS, rows_at
 from kvmesh.core.chat.inference import InferenceRequest, decode_request
 from kvmesh.errors import RequestError
@@ -133,7 +133,10 @@ def parse_other(body: bytes) -> tuple[str, msgspec.Raw]:
 
 
 def parse_named(request: Request) -> tuple[str, msgspec.Raw]:
-    """Return the model that a JSON body, a form or the query names, and a JSON body's token ids."""
+    """Return the model that a JSON body, a form or the query names, and a JSON body's token ids.
+
+    Raises `RequestError` as `query_model` does.
+    """
     kind = request.head.get(b"content-type") or b""
     if kind.lower().startswith(b"multipart/form-data"):
         return form_model(request.body, kind) or query_model(request.query), _NO_IDS
@@ -142,11 +145,17 @@ def parse_named(request: Request) -> tuple[str, msgspec.Raw]:
 
 
 def query_model(query: str) -> str:
-    """Return the model that a query names; "" for none, and for what is no name."""
+    """Return the model that a query names; "" for none. Raises `RequestError` for no name."""
     if "model=" not in query:
         return ""
     found = parse_qs(query[:_WINDOW_BYTES]).get("model", [""])[0]
-    return found if is_name(found) else ""
+    if found and not is_name(found):
+        raise RequestError(
+            f"model of the query is {shown(found)}: a name has at most {MAX_NAME} characters, none "
+            "of them a control character",
+            param="model",
+        )
+    return found
 
 
 def form_model(body: bytes, content_type: bytes) -> str:
