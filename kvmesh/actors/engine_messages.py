@@ -66,6 +66,15 @@ class PromptServed(Message, frozen=True, tag="prompt-served"):
         return CacheHit(unpack_hashes(self.hashes[:whole]), self.cached, self.lasted_s)
 
 
+class CacheEmptied(Message, frozen=True, tag="cache-emptied"):
+    """The engine of `worker` was told to forget its cache, and did; its own event says so only with
+    its next step. What else was published before that follows, and changes nothing. Sent as
+    `Resync` is.
+    """
+
+    worker: WorkerName
+
+
 class RouterResized(Message, frozen=True):
     """The router hashes requests by blocks of `block_size` tokens from now on."""
 

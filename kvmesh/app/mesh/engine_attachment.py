@@ -4,6 +4,7 @@ import msgspec
 
 from kvmesh.actors.engine_follower import EngineFollower, FollowerOptions
 from kvmesh.actors.engine_messages import (
+    CacheEmptied,
     EngineCaughtUp,
     EngineConnected,
     EngineLost,
@@ -120,6 +121,11 @@ class EngineAttachment:
             packed = pack_hashes(answer.hashes)
             served = PromptServed(worker, packed, answer.cached, answer.lasted_s)
             self._driver.post(self._followers[worker].name, served)
+
+    def emptied(self, worker: WorkerId) -> None:
+        """Learn that the rank forgot its cache."""
+        if worker in self._subscriptions:
+            self._driver.post(self._followers[worker].name, CacheEmptied(worker))
 
     def reread(self, worker: WorkerId) -> bool:
         """Follow the rank's events from the beginning; False when they are not followed."""

@@ -193,6 +193,12 @@ class StaticWorkers:
         if attachment is not None:
             attachment.answered(worker, answer)
 
+    def emptied(self, worker: WorkerId) -> None:
+        """Have the worker's cache followed as empty, where its events are followed."""
+        attachment = self._attached.get(worker)
+        if attachment is not None:
+            attachment.emptied(worker)
+
     async def start(self, advertise_url: str) -> None:
         """Look at every worker once, then keep looking."""
         del advertise_url

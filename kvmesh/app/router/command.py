@@ -195,6 +195,7 @@ class RouterServer:
             open_requests=set(),
             outbox=self.mesh.outbox,
             released=self.mesh.released,
+            emptied=self.mesh.emptied,
             scheduler=self.scheduler,
             workers=self.scheduler.workers,
             routing=routing,
@@ -242,8 +243,7 @@ class RouterServer:
 
     async def serve(self, stop: Stop) -> None:
         """Serve until `stop`, then drain: no new requests, open streams finish."""
-        settings, door = self.settings, self._door
-        log = get_logger()
+        settings, door, log = self.settings, self._door, get_logger()
         async with contextlib.AsyncExitStack() as stack:
             pool = upstream_pool(settings.upstream, self._guard)
             stack.push_async_callback(pool.close)

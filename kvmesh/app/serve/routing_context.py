@@ -161,6 +161,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     `open_requests` are those booked and not released; `outbox` is told what becomes of bookings,
     for the replicas, `released` takes what was released; None: nobody.
     `streams` are under way and could go on elsewhere.
+    `emptied` tells who follows a worker's cache that its engine forgot it.
     `ask_suspects` has workers asked at once that a failure made suspect.
     `holders` knows whose the ids of answers and files are, and who keeps them. `debug`: each
     decision is logged.
@@ -195,6 +196,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     streams: OpenStreams
     ask_suspects: Callable[[], None]
     holders: ResponseHolders
+    emptied: Callable[[WorkerId], None]
     alternatives: Alternatives | None = None
     targets: Targets = msgspec.field(default_factory=Targets)
     debug: bool = False

@@ -8,6 +8,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from kvmesh.actors.engine_messages import (
+    CacheEmptied,
     EngineAnswers,
     EngineLoad,
     EngineServes,
@@ -300,6 +301,7 @@ class Sidecar:
             Resync: pass_on,
             WriteFormat: pass_on,
             PromptServed: pass_on,
+            CacheEmptied: pass_on,
             Drain: pass_on,
             Reread: reread,
             Dump: dump,

@@ -34,6 +34,7 @@ class Engine:
         self.sleeps = False
         self.asked: list[tuple[str, bytes]] = []
         self.served = 0
+        self.done = b'{"done": true}'
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -64,7 +65,7 @@ class Engine:
         self.asked.append((target, body))
         if self.status == 200:
             self.change(path, body)
-        return self.status, b'{"done": true}' if self.status == 200 else b"no such thing"
+        return self.status, self.done if self.status == 200 else b"no such thing"
 
     def change(self, path: str, body: bytes) -> None:
         if "lora" in path:
@@ -134,6 +135,18 @@ async def test_all_engines_are_asked_and_each_answer_is_told() -> None:
     assert (none.status_code, none.json()) == (400, {"workers": {"w1": told["w1"]}})
     assert [one.status_code for one in (nobody, model, rpc, got)] == [404, 404, 403, 405]
     assert good.asked == [("/reset_mm_cache?a=b", b'{"x":1}'), ("/reset_mm_cache", b"")]
+
+
+async def test_an_engine_whose_cache_was_in_use_is_told_as_409() -> None:
+    good, busy = Engine(), Engine()
+    busy.done = b'{"success": false}'
+    async with asked(good, busy) as client:
+        some = await client.post("/reset_prefix_cache?reset_running_requests=false")
+        other = await client.post("/reset_mm_cache")
+
+    told = {name: one["status"] for name, one in some.json()["workers"].items()}
+    assert (some.status_code, told) == (207, {"w0": 200, "w1": 409})
+    assert other.status_code == 200
 
 
 async def test_an_engine_that_is_gone_is_told_as_502() -> None:

@@ -113,6 +113,7 @@ class Routing:
         )
         self.context = RoutingContext(
             holders=ResponseHolders(KeptIds()),
+            emptied=list[WorkerId]().append,
             router=Router(self.scheduler, 16),
             router_id="r1",
             bucket="b",
