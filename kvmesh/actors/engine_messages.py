@@ -88,10 +88,13 @@ class EngineAnswers(Message, frozen=True):
 
 
 class EngineServes(Message, frozen=True):
-    """The models that the engine serves now; `adapters` are those that are LoRA adapters."""
+    """The models that the engine serves now; `adapters` are those that are LoRA adapters, `weights`
+    is the version of its weights, "" where it does not tell.
+    """
 
     models: tuple[str, ...]
     adapters: tuple[str, ...] = ()
+    weights: str = ""
 
 
 class EngineSilent(Message, frozen=True):

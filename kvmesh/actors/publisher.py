@@ -120,6 +120,7 @@ class Publisher:
             url=options.url,
             models=options.models,
             adapters=options.adapters,
+            weights=options.weights or msgspec.UNSET,
             bootstrap_port=options.bootstrap_port,
             connector=options.connector or msgspec.UNSET,
             health_path=options.health_path,
@@ -237,8 +238,10 @@ class Publisher:
         if isinstance(message, Drain):
             self._draining = message.draining
         elif isinstance(message, EngineServes):
-            models, adapters = message.models, message.adapters
-            self._options = msgspec.structs.replace(self._options, models=models, adapters=adapters)
+            models, adapters, weights = message.models, message.adapters, message.weights
+            self._options = msgspec.structs.replace(
+                self._options, models=models, adapters=adapters, weights=weights
+            )
         else:
             self._answering = message.answering
         return (self._heartbeat(),)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Final, Literal
 
+from msgspec import UNSET
+
 from kvmesh.actors.kernel import Effect, Log, Message
 from kvmesh.actors.messages import WorkerGone, WorkerHeartbeat, WorkerSeen
 from kvmesh.bounds import MAX_FIGURE
@@ -125,6 +127,8 @@ class Router:
                 tell()
         if before is not None and (before.epoch != heartbeat.epoch or not heartbeat.answering):
             self.scheduler.workers.adapters.restart(worker)
+        if before is not None and _is_renewed(before, heartbeat):
+            self.scheduler.overlaps.remove_worker(worker)
         (self.wanting.add if heartbeat.wants_answers else self.wanting.discard)(worker)
         if PREFILL in heartbeat.labels:
             self.prefillers.add(worker)
@@ -203,3 +207,8 @@ class Router:
             "odd_workers": len(self.sizes.odd),
         }
         return (Log(level, "block size taken from the workers", fields),)
+
+
+def _is_renewed(before: WorkerHeartbeat, after: WorkerHeartbeat) -> bool:
+    """Return whether an engine tells of other weights than before."""
+    return UNSET not in {before.weights, after.weights} and before.weights != after.weights

@@ -44,7 +44,7 @@ SEEN_S: Final = 6.0
 
 CONFLICT: Final = 409
 _FAILED: Final = {"success": False}
-"""What vLLM answers, with status 200, whose requests under way hold blocks."""
+"""What an engine answers, with status 200, whose requests under way hold blocks."""
 
 _LOOK_S: Final = 0.05
 

@@ -35,6 +35,7 @@ class Engine:
         self.asked: list[tuple[str, bytes]] = []
         self.served = 0
         self.done = b'{"done": true}'
+        self.pages: dict[str, bytes] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -55,6 +56,8 @@ class Engine:
                 {"id": one, "parent": None if one == "mock" else "mock"} for one in self.models
             ]
             return 200, msgspec.json.encode({"data": found})
+        if path in self.pages:
+            return 200, self.pages[path]
         if path == "/is_sleeping" and self.tells:
             return 200, msgspec.json.encode({"is_sleeping": self.sleeps})
         if path == "/v1/completions":
@@ -220,6 +223,22 @@ async def test_nothing_cached_before_a_reset_or_other_weights_is_believed(path: 
     assert overlaps[0] > 0
     assert overlaps[1] == 0
     assert ("/reset_prefix_cache", b"") in one.asked or path == "/reset_prefix_cache"
+
+
+async def test_nothing_cached_before_an_engine_told_of_other_weights_is_believed() -> None:
+    one = Engine()
+    one.pages = {"/server_info": b"{}", "/model_info": b'{"weight_version": "1"}'}
+    async with asked(one) as client:
+        await client.post("/v1/completions", json=ASK)
+        warm = await client.post("/v1/completions", json=ASK)
+        one.pages["/model_info"] = b'{"weight_version": "2"}'
+        async with asyncio.timeout(20):
+            while True:
+                if not (await client.post("/v1/route", json=ASK)).json()["overlap_blocks"]:
+                    break
+                await asyncio.sleep(0.05)
+
+    assert int(warm.headers["x-kvmesh-overlap-blocks"]) > 0
 
 
 async def test_through_a_meta_router_each_engine_is_asked_once_and_all_replicas_follow() -> None:

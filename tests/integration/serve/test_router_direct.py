@@ -196,9 +196,7 @@ async def test_without_replay_a_gap_makes_it_approximate_until_the_cache_is_rese
     assert cached(second)[0] == cached(second)[1] > 40
 
 
-async def test_a_cache_that_was_reset_through_the_router_is_empty_before_the_engines_next_step() -> (
-    None
-):
+async def test_a_cache_reset_through_the_router_is_empty_before_the_next_step() -> None:
     async with engine(options()) as one, routed(one.url) as client:
         await until_warned(client, "")
         first = [await post(client, "a" + PREFIX) for _ in range(2)][1]
