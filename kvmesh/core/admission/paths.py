@@ -261,18 +261,18 @@ ROWS: Final[tuple[PathRow, ...]] = (
         "refused",
         "operate",
         "GET POST PUT DELETE",
-        "o:/v1/fine_tuning/jobs l:/v1/chat/completions/control l:/models/load l:/models/unload "
-        "s:/api/show s:/open_session s:/close_session v:/fault_tolerance/apply vs:/weight_checker "
-        "s:/weights_checker s:/set_internal_state s:/configure_logging s:/freeze_gc s:/slow_down "
-        "s:/dumper/{} s:/get_weights_by_name s:/init_weights_update_group "
-        "s:/destroy_weights_update_group s:/init_weights_send_group_for_remote_instance "
-        "s:/send_weights_to_remote_instance s:/register_transfer_engine_info "
-        "s:/get_remote_instance_transfer_engine_info s:/remote_instance_transfer_engine_info "
-        "s:/get_transfer_engine_info s:/start_expert_distribution_record "
-        "s:/stop_expert_distribution_record s:/dump_expert_distribution_record s:/set_trace_level "
-        "s:/pd_role_switch s:/add_external_corpus s:/remove_external_corpus "
-        "s:/update_weights_from_tensor_checker s:/hicache/storage-backend/clear l:/slots/{} "
-        "l:/cvectors/load l:/cvectors/remove",
+        "v:/adapters v:/adapters/{} o:/v1/fine_tuning/jobs l:/v1/chat/completions/control "
+        "l:/models/load l:/models/unload s:/api/show s:/open_session s:/close_session "
+        "v:/fault_tolerance/apply vs:/weight_checker s:/weights_checker s:/set_internal_state "
+        "s:/configure_logging s:/freeze_gc s:/slow_down s:/dumper/{} s:/get_weights_by_name "
+        "s:/init_weights_update_group s:/destroy_weights_update_group "
+        "s:/init_weights_send_group_for_remote_instance s:/send_weights_to_remote_instance "
+        "s:/register_transfer_engine_info s:/get_remote_instance_transfer_engine_info "
+        "s:/remote_instance_transfer_engine_info s:/get_transfer_engine_info "
+        "s:/start_expert_distribution_record s:/stop_expert_distribution_record "
+        "s:/dump_expert_distribution_record s:/set_trace_level s:/pd_role_switch "
+        "s:/add_external_corpus s:/remove_external_corpus s:/update_weights_from_tensor_checker "
+        "s:/hicache/storage-backend/clear l:/slots/{} l:/cvectors/load l:/cvectors/remove",
         (NOT_BUILT, _LONE),
     ),
     *_rows(
