@@ -310,6 +310,13 @@ class EventPlane(Protocol):
         """
         ...
 
+    async def ids(self, bucket: str, ttl_s: int, max_keys: int) -> SharedTable:
+        """Return the bucket's table of whose ids of files and answers are, made or adapted.
+
+        It keeps the last `max_keys` written. Raises `TransportError`.
+        """
+        ...
+
     async def homes(self, ttl_s: int, max_keys: int) -> SharedTable:
         """Return the meta-routers' table of where conversations are, made or adapted.
 

@@ -6,6 +6,7 @@ import msgspec
 
 from kvmesh.actors.cache_report import engine_lines
 from kvmesh.actors.engine_messages import (
+    CacheEmptied,
     EngineCaughtUp,
     EngineConnected,
     EngineLost,
@@ -86,6 +87,8 @@ class EngineFollower:
                 self._served = 0
             case EngineRestarted():
                 self._current &= not self._options.replays
+                self._fold(self._regaining.restart())
+            case CacheEmptied():
                 self._fold(self._regaining.restart())
             case PromptServed():
                 self._regaining.served(message.answer(), now)

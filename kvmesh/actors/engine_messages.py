@@ -66,6 +66,15 @@ class PromptServed(Message, frozen=True, tag="prompt-served"):
         return CacheHit(unpack_hashes(self.hashes[:whole]), self.cached, self.lasted_s)
 
 
+class CacheEmptied(Message, frozen=True, tag="cache-emptied"):
+    """The engine of `worker` was told to forget its cache, and did; its own event says so only with
+    its next step. What else was published before that follows, and changes nothing. Sent as
+    `Resync` is.
+    """
+
+    worker: WorkerName
+
+
 class EngineAnswers(Message, frozen=True):
     """Whether the sidecar's engine answers its health checks."""
 
@@ -73,10 +82,13 @@ class EngineAnswers(Message, frozen=True):
 
 
 class EngineServes(Message, frozen=True):
-    """The models that the engine serves now; `adapters` are those that are LoRA adapters."""
+    """The models that the engine serves now; `adapters` are those that are LoRA adapters, `weights`
+    is the version of its weights, "" where it does not tell.
+    """
 
     models: tuple[str, ...]
     adapters: tuple[str, ...] = ()
+    weights: str = ""
 
 
 class EngineSilent(Message, frozen=True):

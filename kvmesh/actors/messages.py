@@ -169,7 +169,8 @@ class WorkerHeartbeat(Message, frozen=True):
     drawn at random by each start of a sidecar, so that no clock has to tell two apart; 0: not said.
     While `catching_up` it reads what its engine published before, and what it holds is out of date.
     `engine_seq` is the engine's last batch that it read, if it can be asked for a checkpoint there.
-    It `wants_answers` when `PromptServed` helps it to know again what it lost.
+    It `wants_answers` when `PromptServed` helps it to know again what it lost. `weights` is the
+    version of its engine's weights: with another one nothing cached before is believed.
     """
 
     worker: WorkerName
@@ -202,6 +203,7 @@ class WorkerHeartbeat(Message, frozen=True):
     catching_up: bool = False
     engine_seq: Sequence | msgspec.UnsetType = msgspec.UNSET
     wants_answers: bool = False
+    weights: MaybeName | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def engine_kind(self) -> str:

@@ -9,6 +9,7 @@ from kvmesh._native import Histogram
 from kvmesh.actors.cache_report import CacheReport, engine_lines
 from kvmesh.actors.checkpoints import EngineResumed
 from kvmesh.actors.engine_messages import (
+    CacheEmptied,
     EngineAnswers,
     EngineCaughtUp,
     EngineConnected,
@@ -50,7 +51,7 @@ from kvmesh.errors import CodecError
 
 KNOWN_AGAIN: Final = "all that is used of the engine's cache is known again"
 
-_commands = msgspec.msgpack.Decoder(Resync | WriteFormat | PromptServed)
+_commands = msgspec.msgpack.Decoder(Resync | WriteFormat | PromptServed | CacheEmptied)
 
 
 class Publisher:
@@ -119,6 +120,7 @@ class Publisher:
             url=options.url,
             models=options.models,
             adapters=options.adapters,
+            weights=options.weights or msgspec.UNSET,
             bootstrap_port=options.bootstrap_port,
             connector=options.connector or msgspec.UNSET,
             health_path=options.health_path,
@@ -197,7 +199,7 @@ class Publisher:
                 return (*said, *self._pace(now))
             case EngineLost(reason):
                 return self._on_lost(reason, now)
-            case Resync() | WriteFormat() | PromptServed():
+            case Resync() | WriteFormat() | PromptServed() | CacheEmptied():
                 return self._on_command(message, now)
             case Drain() | EngineAnswers() | EngineServes():
                 return self._on_service(message)
@@ -236,8 +238,10 @@ class Publisher:
         if isinstance(message, Drain):
             self._draining = message.draining
         elif isinstance(message, EngineServes):
-            models, adapters = message.models, message.adapters
-            self._options = msgspec.structs.replace(self._options, models=models, adapters=adapters)
+            models, adapters, weights = message.models, message.adapters, message.weights
+            self._options = msgspec.structs.replace(
+                self._options, models=models, adapters=adapters, weights=weights
+            )
         else:
             self._answering = message.answering
         return (self._heartbeat(),)
@@ -351,13 +355,15 @@ class Publisher:
             return self._refusals.note(subject, error, now)
 
     def _on_command(
-        self, command: Resync | WriteFormat | PromptServed, now: float
+        self, command: Resync | WriteFormat | PromptServed | CacheEmptied, now: float
     ) -> Iterable[Effect]:
         if command.worker != self._options.worker or not self._options.events:
             return ()
         if isinstance(command, PromptServed):
             self._regaining.served(command.answer(), now)
             return ()
+        if isinstance(command, CacheEmptied):
+            return (*self._add(self._regaining.restart()), *self._pace(now))
         if isinstance(command, Resync):
             return self._on_resync(command, now)
         return self._on_format(command, now)

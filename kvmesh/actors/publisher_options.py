@@ -38,6 +38,7 @@ class PublisherOptions(msgspec.Struct, frozen=True):
     heartbeat_s: float = 1.0
     limits: SenderLimits = SenderLimits()
     adapters: tuple[str, ...] = ()
+    weights: str = ""
     events: bool = True
     bootstrap_port: int = 0
     connector: str = ""

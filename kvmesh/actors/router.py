@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from typing import Final, Literal
 
+from msgspec import UNSET
+
 from kvmesh.actors.kernel import Effect, Log, Message
 from kvmesh.actors.messages import WorkerGone, WorkerHeartbeat, WorkerSeen
 from kvmesh.bounds import MAX_FIGURE
@@ -15,6 +17,7 @@ from kvmesh.core.members.block_sizes import MOST_BLOCK_SIZE, MOST_SIZES, BlockSi
 from kvmesh.core.members.membership import DRAINING
 from kvmesh.core.members.progress import Progress
 from kvmesh.core.routing.disaggregation import PREFILL
+from kvmesh.core.routing.kept_ids import KeptIds
 from kvmesh.core.routing.scheduler import Scheduler
 
 MOST_LEFT_OUT: Final = 64
@@ -42,8 +45,8 @@ class Router:
     alarm.
     `adapters` are the models that are LoRA adapters somewhere: what they cache is nobody else's.
     `prefillers` are the workers that prefill for others, `wanting` those that want to be told of
-    answers; `progress` is what their engines show of being at work. `admission` are the bounds in
-    force where they were changed while it ran, `policy` likewise.
+    answers; `ids` are of what their engines keep, `progress` is what these show of being at work.
+    `admission` are the bounds in force where they were changed while it ran, `policy` likewise.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Router:
         self.admission = SharedLimits()
         self.policy = NO_NEWS
         self.heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
+        self.ids = KeptIds()
         self.progress = Progress(scheduler.workers.membership.health.served_s)
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
@@ -129,6 +133,8 @@ class Router:
                 tell()
         if before is not None and (before.epoch != heartbeat.epoch or not heartbeat.answering):
             self.scheduler.workers.adapters.restart(worker)
+        if before is not None and _is_renewed(before, heartbeat):
+            self.scheduler.overlaps.remove_worker(worker)
         (self.wanting.add if heartbeat.wants_answers else self.wanting.discard)(worker)
         if PREFILL in heartbeat.labels:
             self.prefillers.add(worker)
@@ -204,3 +210,8 @@ class Router:
             "others": ", ".join(map(str, self.sizes.others)),
         }
         return (Log(level, "block size taken from the workers", fields),)
+
+
+def _is_renewed(before: WorkerHeartbeat, after: WorkerHeartbeat) -> bool:
+    """Return whether an engine tells of other weights than before."""
+    return UNSET not in {before.weights, after.weights} and before.weights != after.weights

@@ -27,6 +27,9 @@ VLLM_ENVIRONMENT = QUIET | {
 VISION_ENVIRONMENT = VLLM_ENVIRONMENT | {"PYTHONPATH": str(STUBS.parent / "vllm_stubs")}
 """For a vLLM that sees pictures."""
 
+AUDIO_ENVIRONMENT = VLLM_ENVIRONMENT | {"PYTHONPATH": str(STUBS.parent / "audio_stubs")}
+"""For a vLLM that hears."""
+
 SGLANG_ENVIRONMENT = QUIET | {"PYTHONPATH": str(STUBS), "SGLANG_USE_CPU_ENGINE": "1"}
 
 

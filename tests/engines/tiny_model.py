@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tokenizers import AddedToken, Tokenizer
+
 from tests.unit.app.prompts.tokenizer_models import PARTS, SPECIAL, train, write_model
 
 VOCABULARY = 2048
@@ -158,6 +160,66 @@ _CLIP_PROCESSOR: Final[Config] = {
     "size": {"shortest_edge": IMAGE_SIDE},
     "crop_size": {"height": IMAGE_SIDE, "width": IMAGE_SIDE},
 }
+
+
+AUDIO_MARKS: Final = ("<|audio_start|>", "<|audio_end|>", "<|audio_pad|>", "<asr_text>")
+
+QWEN3_ASR: Final[Config] = {
+    "architectures": ["Qwen3ASRRealtimeGeneration"],
+    "model_type": "qwen3_asr",
+    "torch_dtype": "bfloat16",
+}
+_EARS: Final[Config] = {
+    "num_mel_bins": 128,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 128,
+    "d_model": 64,
+    "max_source_positions": 1500,
+    "n_window": 50,
+    "n_window_infer": 800,
+    "output_dim": 64,
+    "downsample_hidden_size": 32,
+}
+_ROPE: Final[Config] = {
+    "rope_type": "default",
+    "rope_theta": 10000.0,
+    "mrope_section": [6, 5, 5],
+    "mrope_interleaved": True,
+}
+_ASR_PROCESSOR: Final[Config] = {
+    "processor_class": "Qwen3ASRProcessor",
+    "feature_extractor_type": "Qwen3ASRFeatureExtractor",
+    "feature_size": 128,
+    "sampling_rate": 16_000,
+    "hop_length": 160,
+    "chunk_length": 30,
+    "n_fft": 400,
+    "return_attention_mask": True,
+}
+
+
+def write_tiny_qwen3_asr(directory: Path) -> Path:
+    """Write a model that transcribes audio as it comes."""
+    tokenizer = Tokenizer.from_str(train(VOCABULARY - 16))
+    tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in AUDIO_MARKS])
+    names = ("audio_bos_token", "audio_eos_token", "audio_token")
+    marks = dict(zip(names, AUDIO_MARKS, strict=False))
+    words = {"tokenizer_class": "Qwen2TokenizerFast", "extra_special_tokens": marks, **marks}
+    write_model(directory, template=PARTS, tokenizer=tokenizer.to_str(), config=words)
+    thinker = {
+        "audio_config": _EARS,
+        "text_config": {**COMMON, "rope_theta": 10000.0, "rope_scaling": _ROPE},
+        "audio_token_id": tokenizer.token_to_id(marks["audio_token"]),
+        "audio_start_token_id": tokenizer.token_to_id(marks["audio_bos_token"]),
+    }
+    for name, fields in (
+        ("config", {**QWEN3_ASR, "thinker_config": thinker}),
+        ("processor_config", {"processor_class": "Qwen3ASRProcessor"}),
+        ("preprocessor_config", _ASR_PROCESSOR),
+    ):
+        (directory / f"{name}.json").write_text(json.dumps(fields), encoding="utf-8")
+    return directory
 
 
 def write_tiny_llava(directory: Path) -> Path:

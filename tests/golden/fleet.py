@@ -101,6 +101,9 @@ class StillMesh:
     def served(self, worker: WorkerId, answer: object) -> None:
         """Nobody follows events here."""
 
+    def emptied(self, worker: WorkerId) -> None:
+        """Nobody follows events here."""
+
     def distrust(self, worker: WorkerId, distrust: Distrust) -> None:
         self.doubts.append((worker, distrust.misses, distrust.answers))
 

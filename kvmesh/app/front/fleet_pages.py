@@ -9,11 +9,12 @@ import msgspec
 from kvmesh.app.front.front import PathRoutes, answer_json
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.bounds import UNREADABLE
-from kvmesh.core.admission.access import ROLES_HEADER, role_for
+from kvmesh.core.admission.access import ROLES_HEADER, Viewer, role_for
 from kvmesh.core.admission.paths import ROWS
 from kvmesh.errors import TransportError
 from kvmesh.transport.http.fetch import HTTP_OK, fetch
 from kvmesh.transport.http.server.incoming import E, Incoming
+from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
@@ -30,6 +31,7 @@ MOST_BYTES: Final = 256 * 1024
 
 BAD_GATEWAY: Final = 502
 UNAVAILABLE: Final = 503
+_LISTS: Final = frozenset(row.path for row in ROWS if row.owner == "lists")
 WORKERS: Final = "workers"
 _PASSED: Final = frozenset({b"authorization", b"x-api-key", b"x-kvmesh-tenant", ROLES_HEADER})
 
@@ -43,14 +45,22 @@ class Answered(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FleetPages:
-    """Asks all of `origins` (their URLs by name), engines or routers, for what a client asks."""
+    """Asks all of `origins` (their URLs by name), engines or routers, for what a client asks.
+
+    `owns` says whether a tenant owns what is at a path; None: routers have looked after that.
+    """
 
     def __init__(
-        self, pool: UpstreamPool, origins: Callable[[], Mapping[str, str]], viewers: Viewers
+        self,
+        pool: UpstreamPool,
+        origins: Callable[[], Mapping[str, str]],
+        viewers: Viewers,
+        owns: Callable[[str, str], bool] | None = None,
     ) -> None:
         self._pool = pool
         self._origins = origins
         self._viewers = viewers
+        self._owns = owns
         self._gate = asyncio.Semaphore(AT_ONCE)
 
     def mount(self, routes: PathRoutes[E], others: Callable[[E], None]) -> None:
@@ -64,16 +74,19 @@ class FleetPages:
             for method in row.methods:
                 if row.owner in {"fleet", "lists"}:
                     routes.add(method, path, self.serve)
-                elif row.status or row.owner == "form":
+                elif row.status or row.owner in {"form", "load"}:
                     routes.add(method, path, others)
 
     def serve(self, exchange: Incoming) -> None:
         """Answer for all engines."""
-        if role_for(exchange.request.path) != "infer":
+        viewer = None
+        if exchange.request.path in _LISTS:
+            viewer = self._viewers.of(exchange.request)
+        elif role_for(exchange.request.path) != "infer":
             self._viewers.refuse_tenants(exchange.request)
-        exchange.scope.start(self._answer(exchange))
+        exchange.scope.start(self._answer(exchange, viewer))
 
-    async def _answer(self, exchange: Incoming) -> None:
+    async def _answer(self, exchange: Incoming, viewer: Viewer | None) -> None:
         request = exchange.request
         origins = sorted(self._origins().items())[:MOST_ASKED]
         if not origins:
@@ -86,12 +99,24 @@ class FleetPages:
         answers = _flat(found)
         status = _status(found.values())
         shared = _shared(answers.values())
-        if "data" in shared or any(_list_of(one) is not None for one in answers.values()):
+        if viewer is not None:
+            shared = {"object": "list", "data": self._owned(request, viewer, found.values())}
+        elif "data" in shared or any(_list_of(one) is not None for one in answers.values()):
             lists = (_list_of(one) or [] for one in answers.values())
             shared = {"object": "list", "data": [item for one in lists for item in one]}
-        if not self._viewers.hides(request):
+        if viewer is None and not self._viewers.hides(request):
             shared[WORKERS] = answers
         answer_json(exchange, shared, status=status)
+
+    def _owned(self, request: Request, viewer: Viewer, answers: Iterable[Answered]) -> list[object]:
+        """Return what of all lists is the viewer's own; nothing of a router that tells everybody
+        of all its workers.
+        """
+        items = [item for one in answers for item in _list_of(one) or [] if not _is_flat(one)]
+        if self._owns is None:
+            return items
+        start, owns, tenant = request.path, self._owns, viewer.tenant
+        return [item for item in items if owns(tenant, f"{start}/{_id_of(item)}")]
 
     async def _ask(self, url: str, path: str, headers: Headers) -> Answered:
         try:
@@ -146,6 +171,14 @@ def _shared(answers: Iterable[Answered]) -> dict[str, object]:
         for key, value in first.items()
         if all(isinstance(one, dict) and key in one and one[key] == value for one in bodies)
     }
+
+
+def _is_flat(answer: Answered) -> bool:
+    return isinstance(answer.body, dict) and WORKERS in answer.body
+
+
+def _id_of(item: object) -> object:
+    return item.get("id") if isinstance(item, dict) else None
 
 
 def _list_of(answer: Answered) -> list[object] | None:

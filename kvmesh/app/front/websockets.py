@@ -1,12 +1,9 @@
 """WebSockets at a front door: which requests ask for one, and which of them may have it."""
 
 from typing import Final
-from urllib.parse import parse_qs
 
 from kvmesh.app.front.same_origin import is_foreign
-from kvmesh.bounds import MAX_NAME
 from kvmesh.core.admission.paths import ROWS
-from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.problem import Problem
 from kvmesh.transport.http.wire.websocket import UPGRADE, asks_for, why_not
@@ -38,11 +35,3 @@ def why_no_websocket(request: Request) -> Problem | None:
     if not request.vetted and is_foreign(request):
         return Problem(403, _FOREIGN, "foreign_page")
     return why_not(request.method, request.headers, http_1_0=request.http_1_0)
-
-
-def model_in_query(request: Request) -> str:
-    """Return the model that a query names, "" for none. Raises `RequestError`."""
-    model = parse_qs(request.query).get("model", [""])[0]
-    if len(model) > MAX_NAME:
-        raise RequestError(f"model: its name has at most {MAX_NAME} characters", param="model")
-    return model

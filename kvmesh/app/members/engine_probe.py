@@ -9,7 +9,7 @@ import msgspec
 from kvmesh.app.members.engine_load import read_gauges
 from kvmesh.bounds import MAX_NAMES, UNREADABLE, is_name
 from kvmesh.core.engines.diagnosis import check_ports
-from kvmesh.core.engines.facts import EngineFacts, EventEndpoint, Identity, Interview
+from kvmesh.core.engines.facts import EngineFacts, EventEndpoint, Identity, Interview, weights_in
 from kvmesh.core.engines.registry import ENGINES
 from kvmesh.core.engines.seen import SourceSeen
 from kvmesh.errors import ConfigError, SlowError, TransportError
@@ -97,6 +97,11 @@ async def ask_models(pool: UpstreamPool, url: str) -> Served | None:
         return msgspec.json.decode(body, type=_Models).served()
     except UNREADABLE:
         return None
+
+
+async def read_weights(pool: UpstreamPool, url: str, path: str) -> str:
+    """Return the version of its weights that an engine tells at `path`, "" where it does not."""
+    return weights_in(await fetch_ok(pool, url, path)) if path else ""
 
 
 async def read_facts(pool: UpstreamPool, url: str) -> EngineFacts | None:

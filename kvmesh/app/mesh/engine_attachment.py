@@ -4,6 +4,7 @@ import msgspec
 
 from kvmesh.actors.engine_follower import EngineFollower, FollowerOptions
 from kvmesh.actors.engine_messages import (
+    CacheEmptied,
     EngineCaughtUp,
     EngineConnected,
     EngineLost,
@@ -72,6 +73,7 @@ class EngineAttachment:
         self.facts: EngineFacts | None = None
         self.ranks: tuple[Rank, ...] = (Rank(static.worker, None),)
         self.checked_s = 0.0
+        self.weights = ""
         self._driver = driver
         self._index = index if static.zmq != "off" else None
         self._secret = secret
@@ -111,6 +113,18 @@ class EngineAttachment:
             packed = pack_hashes(answer.hashes)
             served = PromptServed(worker, packed, answer.cached, answer.lasted_s)
             self._driver.post(self._followers[worker].name, served)
+
+    def emptied(self, worker: WorkerId) -> None:
+        """Learn that the rank forgot its cache."""
+        if worker in self._subscriptions:
+            self._driver.post(self._followers[worker].name, CacheEmptied(worker))
+
+    def renew(self, weights: str) -> None:
+        """Take the version of the engine's weights: with another one its caches count as empty."""
+        before, self.weights = self.weights, weights or self.weights
+        if before and before != self.weights:
+            for rank in self.ranks:
+                self.emptied(rank.worker)
 
     def reread(self, worker: WorkerId) -> bool:
         """Follow the rank's events from the beginning; False when they are not followed."""

@@ -1,12 +1,12 @@
-"""Where conversations are, in a table that all meta-routers share, kept over restarts."""
+"""Where conversations are, and whose ids, in a table that siblings share, kept over restarts."""
 
 import asyncio
 import contextlib
 import time
+from collections.abc import Awaitable, Callable
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
-from kvmesh.core.buckets.homes import Homes
 from kvmesh.errors import TransportError
 from kvmesh.observe import get_logger
 from kvmesh.ports import EventPlane, SharedTable
@@ -26,14 +26,37 @@ READ_S: Final = 5.0
 RETRY_S: Final = 5.0
 
 
-class HomeStore:
-    """Tells the other meta-routers of `homes`, and `homes` of theirs.
+class SharedHomes(Protocol):
+    """What is shared: of meta-routers `Homes`, of a bucket's replicas `KeptIds`."""
 
-    Without a table, since JetStream is off or this account may not, homes are this process's own;
-    it is asked for again. While the plane is away what is to be told waits.
+    updates: dict[str, str]
+    on_news: Callable[[], None] | None
+
+    def __len__(self) -> int:
+        """Return how much is known."""
+        ...
+
+    def learn(self, key: str, value: str, now: float) -> None:
+        """Take what another process told."""
+        ...
+
+
+class HomeStore:
+    """Tells the others of `homes`, and `homes` of theirs, by the table that `make` makes.
+
+    Without a table, since JetStream is off or this account may not, `homes` are this process's own;
+    it is asked for again. While the plane is away what is to be told waits. `called` names them.
     """
 
-    def __init__(self, homes: Homes, plane: EventPlane) -> None:
+    def __init__(
+        self,
+        homes: SharedHomes,
+        plane: EventPlane,
+        make: Callable[[], Awaitable[SharedTable]],
+        called: str,
+    ) -> None:
+        self._make = make
+        self._called = called
         self._homes = homes
         self._plane = plane
         self._caught_up = asyncio.Event()
@@ -50,7 +73,7 @@ class HomeStore:
         try:
             await asyncio.wait_for(self._caught_up.wait(), limit_s)
         except TimeoutError:
-            self._log.warning("homes of conversations are not read yet", waited_s=limit_s)
+            self._log.warning("table is not read yet", table=self._called, waited_s=limit_s)
 
     async def stop(self) -> None:
         """Tell what is left, and stop following; safe to call twice."""
@@ -63,7 +86,7 @@ class HomeStore:
 
     def on_caught_up(self) -> None:
         """Let the start go on."""
-        self._log.info("homes of conversations read", homes=len(self._homes))
+        self._log.info("table read", table=self._called, known=len(self._homes))
         self._caught_up.set()
 
     async def _share(self) -> None:
@@ -79,14 +102,15 @@ class HomeStore:
                 self._woken.clear()
 
     async def _open(self) -> SharedTable:
-        options, said = self._homes.options, ""
+        said = ""
         while True:
             try:
-                return await self._plane.homes(int(options.ttl_s), options.max_homes)
+                return await self._make()
             except TransportError as error:
                 if str(error) != said:
-                    self._log.warning("homes of conversations are not shared", error=str(error))
+                    self._log.warning("table is not shared", table=self._called, error=str(error))
                 said = str(error)
+                self._caught_up.set()
             await asyncio.sleep(RETRY_S)
 
     def _publish(self, most: int) -> None:

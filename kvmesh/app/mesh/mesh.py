@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.actors.engine_messages import PromptServed
+from kvmesh.actors.engine_messages import CacheEmptied, PromptServed
 from kvmesh.actors.indexer import Indexer, IndexerOptions
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.member_messages import Mispredicted
@@ -178,6 +178,11 @@ class RouterMesh:
         packed = pack_hashes(answer.hashes)
         served = PromptServed(worker, packed, answer.cached, answer.lasted_s)
         self.link.plane.bus.publish(self.link.subjects.control(worker), encode(served))
+
+    def emptied(self, worker: WorkerId) -> None:
+        """Tell the worker's sidecar that its engine forgot its cache."""
+        subject = self.link.subjects.control(worker)
+        self.link.plane.bus.publish(subject, encode(CacheEmptied(worker)))
 
     async def start(self, advertise_url: str) -> None:
         """Connect, load the newest snapshot, read the journal behind it, tell and listen.

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from kvmesh.actors.messages import AllReported
@@ -66,7 +67,9 @@ class MetaMesh:
         self._meta.link_health.set_asked()
         pool = upstream_pool(self._settings.upstream, self._meta.guard)
         watch_silence(self._stack, driver, self._meta.name, pool, self._probes)
-        store = HomeStore(self._meta.homes, plane)
+        homes = self._meta.homes
+        make = partial(plane.homes, int(homes.options.ttl_s), homes.options.max_homes)
+        store = HomeStore(homes, plane, make, "homes of conversations")
         self._stack.push_async_callback(store.stop)
         left_s = self._settings.wait_for_replica_s / 2 - (time.monotonic() - began_s)
         await store.start(max(LISTEN_S, min(READ_S, left_s)))

@@ -20,6 +20,7 @@ from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.members.prober import Probe
 from kvmesh.app.members.silence_watch import watch_silence
 from kvmesh.app.members.warning_lines import by_reason
+from kvmesh.app.mesh.home_store import HomeStore
 from kvmesh.app.mesh.plane import event_plane, subjects_for
 from kvmesh.app.mesh.program_store import ProgramStore
 from kvmesh.app.mesh.router_commands import RouterCommands
@@ -264,7 +265,9 @@ class PeerLink:
         ]
 
     async def share_tables(self) -> None:
-        """Follow the bindings of sessions and the agents of programs, where they are kept."""
+        """Follow whose ids are, the bindings of sessions and the agents of programs, where they are
+        kept.
+        """
         stack = self.stack
         if self._sessions is not None:
             ttl_s = int(self._sessions.options.ttl_s)
@@ -272,6 +275,11 @@ class PeerLink:
             store = SessionStore(self._sessions, table)
             stack.push_async_callback(store.stop)
             await store.start()
+        ids, bucket = self._router.ids, self._settings.bucket
+        make = partial(self.plane.ids, bucket, int(ids.options.ttl_s), ids.options.max_ids)
+        kept = HomeStore(ids, self.plane, make, "ids")
+        stack.push_async_callback(kept.stop)
+        await kept.start()
         governor = self._router.scheduler.governor
         if governor is not None:
             sharing = ProgramSharing(governor, self.router_id, self.epoch)

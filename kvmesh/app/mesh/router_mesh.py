@@ -76,6 +76,10 @@ class MeshPart(Protocol):
         """Tell who follows the worker's cache what an answer says of it."""
         ...
 
+    def emptied(self, worker: WorkerId) -> None:
+        """Tell who follows the worker's cache that its engine was told to forget it, and did."""
+        ...
+
     async def start(self, advertise_url: str) -> None:
         """Begin."""
         ...

@@ -112,6 +112,11 @@ class SharingMesh:
         if self._static is not None:
             self._static.served(worker, answer)
 
+    def emptied(self, worker: WorkerId) -> None:
+        """Pass on that an engine forgot its cache, where its events are followed."""
+        if self._static is not None:
+            self._static.emptied(worker)
+
     async def start(self, advertise_url: str) -> None:
         """Find the workers, connect, tell and listen.
 

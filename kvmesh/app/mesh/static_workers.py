@@ -18,7 +18,7 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.router import Router
 from kvmesh.actors.static_registry import StaticRegistry
 from kvmesh.app.members.engine_load import read_loads
-from kvmesh.app.members.engine_probe import Served, ask_models, read_facts
+from kvmesh.app.members.engine_probe import Served, ask_models, read_facts, read_weights
 from kvmesh.app.members.warning_lines import NO_WORKER_ANSWERS, by_reason
 from kvmesh.app.members.worker_option import StaticWorker
 from kvmesh.app.mesh.discovery import Discovery
@@ -188,6 +188,12 @@ class StaticWorkers:
         if attachment is not None:
             attachment.answered(worker, answer)
 
+    def emptied(self, worker: WorkerId) -> None:
+        """Have the worker's cache followed as empty, where its events are followed."""
+        attachment = self._attached.get(worker)
+        if attachment is not None:
+            attachment.emptied(worker)
+
     async def start(self, advertise_url: str) -> None:
         """Look at every worker once, then keep looking."""
         del advertise_url
@@ -255,6 +261,8 @@ class StaticWorkers:
                 self._driver.post(self._registry.name, EngineSilent(rank.worker, slow, beat))
             return
         await self._learn(pool, engine)
+        if engine.facts is not None:
+            engine.renew(await read_weights(pool, url, engine.facts.weights_path))
         loads = await read_loads(pool, url, engine.facts or EngineFacts())
         if engine not in self._engines:
             # It left while it was looked at: what is said of it now would bring it back.
@@ -314,4 +322,5 @@ class StaticWorkers:
             health_path=facts.health_path if facts else "/health",
             engine=facts.kind if facts and needs_naming(facts.kind) else msgspec.UNSET,
             unsalted=engine_of(facts.kind).unsalted_paths if facts else (),
+            weights=engine.weights or msgspec.UNSET,
         )

@@ -4,13 +4,14 @@ from functools import partial
 
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.app.front.tracing import Tracer
-from kvmesh.app.front.websockets import is_websocket, model_in_query, why_no_websocket
+from kvmesh.app.front.websockets import is_websocket, why_no_websocket
 from kvmesh.app.members.failure_care import FailureCare
 from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.bucket_reader import BucketReader
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.transport.http.forward.plan import ForwardOptions
 from kvmesh.transport.http.forward.websocket import WebSocketForward
+from kvmesh.transport.http.openai import query_model
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
@@ -38,7 +39,7 @@ class BucketSockets:
         if (problem := why_no_websocket(request)) is not None:
             exchange.fail(problem)
             return True
-        wanted = self._reader.read_other(request, model_in_query(request))
+        wanted = self._reader.read_other(request, query_model(request.query))
         if tracer is not None:
             tracer.begin(exchange)
         forwarding = WebSocketForward(exchange, pool, self._options)

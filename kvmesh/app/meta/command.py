@@ -43,6 +43,7 @@ from kvmesh.app.prompts.reading_parts import by_path
 from kvmesh.app.prompts.reading_threads import ReadingThreads
 from kvmesh.app.serve.formula_watch import FormulaWatch
 from kvmesh.app.serve.request_ends import RequestEnds
+from kvmesh.app.serve.response_holders import homes_of
 from kvmesh.app.views.dashboard_page import ViewPages
 from kvmesh.app.views.figure import Labels
 from kvmesh.app.views.front_figures import (
@@ -121,9 +122,9 @@ class MetaServer:
             retry_statuses=RETRY_STATUSES,
         )
         self._once = msgspec.structs.replace(self._options, max_deaths=0)
-        # One replica after the other is asked who knows a stream.
-        self._of_streams = msgspec.structs.replace(
-            self._options, retry_statuses=RETRY_STATUSES | {NOT_FOUND}, max_retries=MOST_ASKED
+        # One replica after the other is asked who knows a stream, or what has an id.
+        self._of_kept = msgspec.structs.replace(
+            self._once, retry_statuses=RETRY_STATUSES | {NOT_FOUND}, max_retries=MOST_ASKED
         )
         self._streams = StreamKeep(settings.upstream.keep_stream_bytes)
         keep = self._streams if self._streams.most else None
@@ -168,9 +169,7 @@ class MetaServer:
             routes = Routes()
             ports = await open_ports(self.settings.http, routes, stack, TENANT_HEADER)
             for door in ports.all():
-                door.add(
-                    "GET", "/health", lambda exchange: answer_json(exchange, {"status": "alive"})
-                )
+                door.add("GET", "/health", lambda one: answer_json(one, {"status": "alive"}))
                 door.add("GET", "/ready", self._ready)
             ports.admin.add("GET", "/v1/status", self._status)
             ready = self._ready_replicas
@@ -300,11 +299,11 @@ class MetaServer:
         if self.settings.redirects and exchange.request.header(b"x-kvmesh-redirect") is not None:
             self._redirect(exchange, request)
             return
-        options = self._once
-        if exchange.request.path.startswith(STREAMS_PATH):
-            options = self._of_streams
-        elif may_repeat(exchange.request):
-            options = self._by_path.get(exchange.request.path, self._options)
+        asked, options = exchange.request, self._once
+        if asked.path.startswith(STREAMS_PATH) or homes_of(asked):
+            options = self._of_kept
+        elif may_repeat(asked):
+            options = self._by_path.get(asked.path, self._options)
         if self._tracer is not None:
             self._tracer.begin(exchange)
         forwarding = Forward(exchange, self._pool, options)

@@ -7,6 +7,7 @@ import msgspec
 from kvmesh.actors.wire import Subjects
 from kvmesh.transport.nats.layout import (
     home_bucket,
+    id_bucket,
     inbox_prefix,
     meta_bucket,
     program_bucket,
@@ -62,7 +63,7 @@ def router_rights(subjects: Subjects, name: str) -> Rights:
     """
     stream = subjects.stream()
     meta, snapshots = meta_bucket(subjects.namespace), snapshot_bucket(subjects)
-    tables = (session_bucket(subjects), program_bucket(subjects))
+    tables = (session_bucket(subjects), program_bucket(subjects), id_bucket(subjects))
     stores = (f"KV_{meta}", f"OBJ_{snapshots}")
     followed = (stream, *stores, *(f"KV_{table}" for table in tables))
     publish = [right for one in followed for right in follow_rights(one)]

@@ -211,8 +211,9 @@ class Reader:
             model, ids = parse_named(asked)
             found = InferenceRequest(model=model or None, input_ids=ids)
         parsed = found or read_request(asked, endpoint)
-        apart, media = self.isolation, self._prompts.media
-        parsed, body = (parsed, asked.body) if apart is None else apart.apply(asked, parsed)
+        apart, media, body = self.isolation, self._prompts.media, asked.body
+        if apart is not None and endpoint.prompt is not None:
+            parsed, body = apart.apply(asked, parsed)
         if media is not None:
             parsed, body = media.name(endpoint.kind, parsed, asked, body)
         return endpoint, parsed, body

@@ -53,6 +53,7 @@ from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.alternatives import Alternatives
 from kvmesh.app.serve.formula_watch import FormulaWatch
 from kvmesh.app.serve.prefill import Splits
+from kvmesh.app.serve.response_holders import ResponseHolders
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.serve.routing_lines import RoutingSummary
 from kvmesh.app.serve.stream_sharing import StreamSharing
@@ -159,8 +160,8 @@ class RouterServer:
         return find_mesh(settings, parts, pool)
 
     def _context(self) -> RoutingContext:
-        settings = self.settings
-        debug = settings.log.log_level == "debug"
+        settings, logs = self.settings, self.settings.log
+        debug = logs.log_level == "debug"
         decisions = DecisionLog(
             capacity=settings.decision.decision_log,
             whole_per_s=maxsize if debug else settings.decision.explain_per_s,
@@ -185,6 +186,7 @@ class RouterServer:
             counters=RoutingCounters(self._care.failures, routing.tokens, streams),
             named=self._named(streams),
             clock=time.monotonic,
+            holders=ResponseHolders(self.router.ids),
             log=get_logger().bind(),  # bound once: a proxy binds anew at each use, 6 us
             fixed_headers=(
                 (b"x-kvmesh-router", self.router_id.encode()),
@@ -193,6 +195,7 @@ class RouterServer:
             open_requests=set(),
             outbox=self.mesh.outbox,
             released=self.mesh.released,
+            emptied=self.mesh.emptied,
             scheduler=self.scheduler,
             workers=self.scheduler.workers,
             routing=routing,
@@ -204,9 +207,7 @@ class RouterServer:
                 self.mesh.post,
                 settings.program.expanded(),
             ),
-            tracer=tracer_for(
-                settings.log.otlp_endpoint, self._door.role, settings.log.otlp_sample
-            ),
+            tracer=tracer_for(logs.otlp_endpoint, self._door.role, logs.otlp_sample),
             budget=RetryBudget(settings.failure.retry_budget),
             patience=self._care.patience,
             hangs=self._care.hangs,
@@ -242,8 +243,7 @@ class RouterServer:
 
     async def serve(self, stop: Stop) -> None:
         """Serve until `stop`, then drain: no new requests, open streams finish."""
-        settings, door = self.settings, self._door
-        log = get_logger()
+        settings, door, log = self.settings, self._door, get_logger()
         async with contextlib.AsyncExitStack() as stack:
             pool = upstream_pool(settings.upstream, self._guard)
             stack.push_async_callback(pool.close)

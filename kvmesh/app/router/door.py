@@ -111,7 +111,9 @@ class HttpDoor:
         )
         gateway.sockets = partial(WebSocketForward, pool=splits.pool)
         gateway.mount(routes)
-        fleet = FleetPages(splits.pool, partial(_engines, serving.context), serving.viewers)
+        context = serving.context
+        engines, owns = partial(_engines, context), context.holders.owns
+        fleet = FleetPages(splits.pool, engines, serving.viewers, owns)
         fleet.mount(routes, gateway.serve)
         guard = None if settings.http.api_keys else AdminGuard(settings.admission)
         EngineOperations(serving.context, splits.pool, guard).mount(routes)

@@ -42,6 +42,10 @@ AT_ONCE: Final = 32
 SEEN_S: Final = 6.0
 """How long an answer about an adapter waits until heartbeats tell of it."""
 
+CONFLICT: Final = 409
+_FAILED: Final = {"success": False}
+"""What an engine answers, with status 200, whose requests under way hold blocks."""
+
 _LOOK_S: Final = 0.05
 
 
@@ -145,7 +149,10 @@ class EngineOperations:
         except TransportError as error:
             self._context.log.warning("engine was not changed", path=path, error=str(error))
             return EngineAnswer(BAD_GATEWAY, {"error": "the engine gave no answer"})
-        return EngineAnswer(status, read_body(told, MOST_TEXT))
+        found = read_body(told, MOST_TEXT)
+        if path.partition("?")[0] in RESETS and found == _FAILED:
+            status = CONFLICT
+        return EngineAnswer(status, found)
 
     async def _follow(self, request: Request, beats: list[WorkerHeartbeat]) -> None:
         """Have routing follow what engines were told with success."""
@@ -158,6 +165,7 @@ class EngineOperations:
         if path in RESETS | WEIGHTS or path in {"/sleep", "/release_memory_occupation"}:
             for worker in names:
                 context.scheduler.overlaps.remove_worker(worker)
+                context.emptied(worker)
         if path in LOADS | UNLOADS and (adapter := adapter_of(request.body)):
             await self._seen(names, adapter, there=path in LOADS)
 

@@ -12,6 +12,7 @@ from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.members.worker_option import StaticWorker, parse_workers
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.bounds import UNREADABLE, MaybeName
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.errors import ConfigError, RequestError
 from kvmesh.transport.http.server.exchange import Exchange
@@ -46,11 +47,16 @@ class RegisteredWorkers:
         self._fixed = fixed
         self._guard = guard
         self._texts: dict[str, str] = {}
+        self._urls: dict[str, str] = {}
         self.changed: Callable[[], None] | None = None
 
-    def names(self) -> frozenset[str]:
-        """Return their names."""
-        return frozenset(self._texts)
+    def has(self, name: str) -> bool:
+        """Return whether one has that name."""
+        return name in self._texts
+
+    def at(self, url: str) -> str:
+        """Return the name of the one at that URL, whose ranks have names of their own; "": none."""
+        return self._urls.get(url, "")
 
     async def find(self) -> list[str]:
         """Return them as --worker has them."""
@@ -73,6 +79,7 @@ class RegisteredWorkers:
         if len(self._texts) >= MOST_REGISTERED and found.worker not in self._texts:
             raise RequestError(f"{MOST_REGISTERED} workers are registered", status=_FULL)
         self._texts[found.worker] = text
+        self._urls = {one.url: one.worker for one in parse_workers([*self._texts.values()])}
         self._report()
         return found
 
@@ -81,6 +88,7 @@ class RegisteredWorkers:
         if self._texts.pop(name, None) is None:
             text = f"worker {name!r} was not registered here: it is of --worker or --discover"
             raise RequestError(text, status=_CONFLICT)
+        self._urls = {url: one for url, one in self._urls.items() if one != name}
         self._report()
 
     def _report(self) -> None:
@@ -112,7 +120,7 @@ class WorkersPages:
 
     def _list(self, exchange: Exchange) -> None:
         self._viewers.refuse_tenants(exchange.request)
-        own = self._registered.names() if self._registered is not None else frozenset[str]()
+        registered = self._registered
         membership, now = self._context.workers.membership, self._context.clock()
         workers = [
             {
@@ -121,7 +129,7 @@ class WorkersPages:
                 "models": beat.models,
                 "is_healthy": (why_not := membership.why_not(beat.worker, now)) is None,
                 "why_not": why_not,
-                "registered": beat.worker in own,
+                "registered": registered is not None and bool(registered.at(beat.url)),
             }
             for beat in self._context.router.workers()
         ]
@@ -138,12 +146,12 @@ class WorkersPages:
     def _remove(self, exchange: Exchange) -> None:
         registered = self._changeable(exchange.request)
         url = parse_qs(exchange.request.query).get("url", [""])[0].rstrip("/")
-        names = {one.worker for one in self._context.router.workers() if one.url == url}
-        if not names:
+        names = sorted(one.worker for one in self._context.router.workers() if one.url == url)
+        name = registered.at(url)
+        if not names and not name:
             raise RequestError(f"no worker is at {url!r}: name it by ?url=", status=_NOT_FOUND)
-        for name in sorted(names):
-            registered.remove(name)
-        self._answer(exchange, ",".join(sorted(names)))
+        registered.remove(name or names[0])
+        self._answer(exchange, ",".join(names) or name)
 
     def _one(self, exchange: Exchange) -> None:
         request = exchange.request
@@ -151,8 +159,11 @@ class WorkersPages:
         if request.method != "DELETE":
             raise RequestError(f"{PATH}/{name:.80} takes DELETE", status=405)
         registered = self._changeable(request)
-        if name not in registered.names() and name not in self._context.router.heartbeats:
+        beat = self._context.router.heartbeats.get(WorkerId(name))
+        if not registered.has(name) and beat is None:
             raise RequestError(f"there is no worker {name:.80}", status=_NOT_FOUND)
+        if beat is not None:
+            name = registered.at(beat.url) or name
         registered.remove(name)
         self._answer(exchange, name)
 

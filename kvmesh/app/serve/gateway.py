@@ -9,16 +9,16 @@ from kvmesh._native import Placed
 from kvmesh.app.front.front import PathRoutes, answer_json
 from kvmesh.app.front.models_page import ModelsPage
 from kvmesh.app.front.viewers import Viewers
-from kvmesh.app.front.websockets import is_websocket, model_in_query, why_no_websocket
+from kvmesh.app.front.websockets import is_websocket, why_no_websocket
 from kvmesh.app.prompts.beginning import MOST_READ_BYTES
 from kvmesh.app.prompts.reading import Readable, Reader
 from kvmesh.app.prompts.reading_parts import by_path, within_patience
 from kvmesh.app.prompts.reading_threads import INLINE_ITEMS
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.fetching import Fetching
+from kvmesh.app.serve.going_home import GoingHome, is_kept_apart
 from kvmesh.app.serve.placed_turns import begin_turn, bound_turn, may_pass
 from kvmesh.app.serve.prefill import Sent, Splits
-from kvmesh.app.serve.response_holders import home_of, lookup_of_response, named_response
 from kvmesh.app.serve.resumed import checked_name
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext
@@ -31,7 +31,7 @@ from kvmesh.core.insight.explain import choice_for, view_decision
 from kvmesh.core.programs.standing import outlook
 from kvmesh.core.routing.choice.split_forms import why_whole
 from kvmesh.core.routing.decision import RouteRequest
-from kvmesh.errors import KvMeshError, RequestError
+from kvmesh.errors import RequestError
 from kvmesh.transport.http.forward.plan import (
     Forwarder,
     ForwardOptions,
@@ -47,10 +47,10 @@ from kvmesh.transport.http.openai import (
     find_endpoint,
     may_repeat,
     prompt_endpoint,
+    query_model,
 )
 from kvmesh.transport.http.server.incoming import E, Incoming
 from kvmesh.transport.http.server.request import Request
-from kvmesh.transport.http.wire.problem import Problem
 
 SPLIT_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 """Where engines take a KV transfer's parameters."""
@@ -91,7 +91,6 @@ class Gateway(Generic[E]):
         self._context = context
         self._models = ModelsPage(context.router.models, self._urls, splits.pool)
         self._reader = reader
-        self._pool = splits.pool
         self._forward = forward
         self._options = by_path(options)
         self._others = options
@@ -99,6 +98,7 @@ class Gateway(Generic[E]):
             options, retry_statuses=options.retry_statuses & UNREAD, max_deaths=0
         )
         self._splits = splits
+        self._homes = GoingHome[E](context, splits.pool, self._viewers, self._send)
         self._placer = Placer(context.routing)
         context.routing.publish_to(context.outbox)
         context.again.read = reader.read_again
@@ -134,7 +134,7 @@ class Gateway(Generic[E]):
         endpoint = ENDPOINTS.get(request.path)
         if endpoint is None or request.method not in endpoint.methods:
             endpoint = find_endpoint(request.method, request.path, passthrough=True)
-        if self._viewers.apart:
+        if self._viewers.apart and not is_kept_apart(request):
             self._check_salted(request.path, endpoint)
         if (name := request.head.get(STREAM_ID)) is not None:
             checked_name(name)
@@ -146,7 +146,7 @@ class Gateway(Generic[E]):
             else:
                 self._reader.read(exchange, endpoint, self._open_socket)
             return
-        self._reader.read(exchange, endpoint, self._go_on)
+        self._reader.read(exchange, endpoint, self._homes.begin)
 
     def _show_models(self, exchange: Incoming) -> None:
         find_endpoint(exchange.request.method, exchange.request.path, passthrough=False)
@@ -156,7 +156,7 @@ class Gateway(Generic[E]):
         """Have a request sent whose body nobody tells: by the load of workers, and its headers."""
         if self._viewers.apart:
             self._check_salted(exchange.request.path, PASSTHROUGH)
-        self._reader.read(exchange, PASSTHROUGH, self._go_on)
+        self._reader.read(exchange, PASSTHROUGH, self._homes.begin)
 
     def _serve_scanned(self, exchange: E, endpoint: ApiEndpoint) -> bool:
         """Have a request sent by what is scanned of its body; False: it has to be read."""
@@ -243,41 +243,6 @@ class Gateway(Generic[E]):
         """Have a request wait that could not go just now."""
         self._send(exchange, request, tried=True)
 
-    def _go_on(self, exchange: E, request: RouteRequest) -> None:
-        stored = lookup_of_response(named_response(request.stored)) or home_of(exchange.request)
-        if not stored or request.pinned_worker is not None:
-            self._send(exchange, request)
-            return
-        context = self._context
-        holder = context.holders.find(stored)
-        if (
-            holder is not None
-            and holder in context.router.heartbeats
-            and not request.unserved_by(context.workers.info(holder))
-        ):
-            self._send(exchange, msgspec.structs.replace(request, pinned_worker=holder))
-        else:
-            exchange.scope.start(self._find_by(exchange, request, stored))
-
-    async def _find_by(self, exchange: E, request: RouteRequest, stored: str) -> None:
-        """Forward a request to the engine that keeps the answer it goes on from; where none does,
-        one of them says so.
-        """
-        context = self._context
-        workers = [
-            one
-            for one in context.router.workers()
-            if not request.unserved_by(context.workers.info(one.worker))
-        ]
-        headers = tuple(one for one in exchange.request.headers if one[0] == b"authorization")
-        holder = await context.holders.ask(self._pool, stored, workers, headers)
-        if holder is not None:
-            request = msgspec.structs.replace(request, pinned_worker=holder)
-        try:
-            self._send(exchange, request)
-        except KvMeshError as error:
-            exchange.fail(Problem.from_error(error))
-
     def _send(self, exchange: E, request: RouteRequest, *, tried: bool = False) -> None:
         """Have a request sent that was read whole. `tried`: it could not go just now."""
         context = self._context
@@ -317,7 +282,7 @@ class Gateway(Generic[E]):
         """Have a WebSocket opened by load, among the workers of the model that its query names."""
         context, forward = self._context, self.sockets
         assert forward is not None, "it was asked before"
-        if model := model_in_query(exchange.request):
+        if model := query_model(exchange.request.query):
             request = msgspec.structs.replace(request, model=model)
         if context.tracer is not None:
             context.tracer.begin(exchange)

@@ -346,7 +346,8 @@ class RoutedRequest:
         if served:
             self._closed(booking)
             if usage is not None and usage.response:
-                context.holders.learn(usage.response, self.worker)
+                path, tenant = self.forwarding.exchange.request.path, self._placed.record.tenant
+                context.holders.made(path, usage.response, tenant, self.worker)
             if context.debug:
                 log_accessed(context.log, self.worker, one.name, usage)
         elif first and attempt.verdict is Verdict.WORKER:

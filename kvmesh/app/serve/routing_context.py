@@ -161,8 +161,10 @@ class RoutingContext(msgspec.Struct, frozen=True):
     `open_requests` are those booked and not released; `outbox` is told what becomes of bookings,
     for the replicas, `released` takes what was released; None: nobody.
     `streams` are under way and could go on elsewhere.
+    `emptied` tells who follows a worker's cache that its engine forgot it.
     `ask_suspects` has workers asked at once that a failure made suspect.
-    `holders` knows who keeps answers that requests go on from. `debug`: each decision is logged.
+    `holders` knows whose the ids of answers and files are, and who keeps them. `debug`: each
+    decision is logged.
     `targets` are where requests go, with what judges the answers.
     `alternatives` finds where a request could go as well, for who is told that; None: nobody is.
     `scaling` says from when on workers count as full.
@@ -193,9 +195,10 @@ class RoutingContext(msgspec.Struct, frozen=True):
     hangs: HangWatch
     streams: OpenStreams
     ask_suspects: Callable[[], None]
+    holders: ResponseHolders
+    emptied: Callable[[WorkerId], None]
     alternatives: Alternatives | None = None
     targets: Targets = msgspec.field(default_factory=Targets)
-    holders: ResponseHolders = msgspec.field(default_factory=ResponseHolders)
     debug: bool = False
     scaling: ScalingOptions = ScalingOptions()
     keep: Keep | None = None

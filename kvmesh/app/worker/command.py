@@ -8,6 +8,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from kvmesh.actors.engine_messages import (
+    CacheEmptied,
     EngineAnswers,
     EngineLoad,
     EngineServes,
@@ -127,7 +128,14 @@ class Sidecar:
             )
             self.running.set()
             watch = EngineWatch(
-                WatchedEngine(self._url, facts.health_path, self.models, settings.load_interval_s),
+                WatchedEngine(
+                    self._url,
+                    facts.health_path,
+                    self.models,
+                    settings.load_interval_s,
+                    facts.weights_path,
+                    facts.weights,
+                ),
                 pool,
                 loads,
                 self._sources,
@@ -187,7 +195,7 @@ class Sidecar:
         return tuple(self._worker(rank, alone=alone) for rank, _ in self._ranks)
 
     def _take_models(self, facts: EngineFacts) -> None:
-        self.models = facts.models
+        self.models, self._weights = facts.models, facts.weights
         if self._model and self._model not in facts.models:
             served = ", ".join(facts.models) or "none that it names"
             raise ConfigError(
@@ -231,6 +239,7 @@ class Sidecar:
             url=self._url,
             models=facts.models,
             adapters=facts.adapters,
+            weights=facts.weights,
             block_size=settings.kv_cache_block_size or facts.block_size or None,
             drops=settings.eagle_block_drop,
             namespace=settings.nats.namespace,
@@ -300,6 +309,7 @@ class Sidecar:
             Resync: pass_on,
             WriteFormat: pass_on,
             PromptServed: pass_on,
+            CacheEmptied: pass_on,
             Drain: pass_on,
             Reread: reread,
             Dump: dump,
@@ -318,12 +328,16 @@ class Sidecar:
         return LoadFeed(self._url, facts, report)
 
     def _report(self, driver: AioDriver, message: EngineAnswers | EngineServes) -> None:
+        renewed = False
         if isinstance(message, EngineServes):
-            self.models = message.models
+            before, self._weights = self._weights, message.weights
+            self.models, renewed = message.models, before not in {"", message.weights}
         else:
             self._answering = message.answering
-        for _, publisher in self._ranks:
+        for worker, (_, publisher) in zip(self.workers(), self._ranks, strict=True):
             driver.post(publisher.name, message)
+            if renewed:
+                driver.post(publisher.name, CacheEmptied(worker))
 
 
 def command(settings: WorkerSettings) -> None:

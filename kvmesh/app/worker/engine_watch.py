@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.actors.engine_messages import EngineAnswers, EngineServes
-from kvmesh.app.members.engine_probe import read_models
+from kvmesh.app.members.engine_probe import read_models, read_weights
 from kvmesh.app.members.load_feed import LoadFeed
 from kvmesh.observe import get_logger
 from kvmesh.tasks import to_next
@@ -24,12 +24,16 @@ Report = Callable[[EngineAnswers | EngineServes], None]
 
 
 class WatchedEngine(msgspec.Struct, frozen=True):
-    """Where an engine is, what it served at first, and the seconds between two looks."""
+    """Where an engine is, what it served at first, by which version of its weights, and the seconds
+    between two looks.
+    """
 
     url: str
     health_path: str
     models: tuple[str, ...]
     interval_s: float
+    weights_path: str = ""
+    weights: str = ""
 
 
 class EngineWatch:
@@ -52,7 +56,7 @@ class EngineWatch:
         self._loads = loads
         self._sources = sources
         self._report = report
-        self._models = engine.models
+        self._models, self._weights = engine.models, engine.weights
         self._missed = 0
         self._returning = False
         self._log = get_logger(engine=engine.url)
@@ -90,10 +94,16 @@ class EngineWatch:
             self._report(EngineAnswers(answering=False))
 
     async def _check_models(self) -> None:
-        """Say which models the engine serves, if that changed; none at all is not believed."""
-        served = await read_models(self._pool, self._engine.url)
-        if served is None or not served.models or served.models == self._models:
+        """Say which models the engine serves, with which weights, if that changed; none at all is
+        not believed.
+        """
+        engine = self._engine
+        served = await read_models(self._pool, engine.url)
+        weights = await read_weights(self._pool, engine.url, engine.weights_path) or self._weights
+        if served is None or not served.models:
             return
-        self._log.info("the engine serves other models", models=served.models)
-        self._models = served.models
-        self._report(EngineServes(served.models, served.adapters))
+        if (served.models, weights) == (self._models, self._weights):
+            return
+        self._log.info("the engine serves others", models=served.models, weights=weights)
+        self._models, self._weights = served.models, weights
+        self._report(EngineServes(served.models, served.adapters, weights))

@@ -6,7 +6,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from kvmesh.core.admission.paths import ROWS, Role
+from kvmesh.core.admission.paths import ROWS, Role, rows_at
 from kvmesh.errors import RequestError
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
@@ -26,11 +26,13 @@ OPEN_PATHS: Final = frozenset({"/health", "/ready"}) | LOGIN_PATHS
 """Paths that need no key: balancers ask them, or who has yet to show one."""
 
 PATHS: Final[Mapping[str, Role]] = {
-    **{row.path: row.role for row in ROWS if row.role != "operate"},
-    "/v1/models": "infer",
+    **{
+        row.path: row.role
+        for row in ROWS
+        if row.role and row.role != "operate" and "{}" not in row.path
+    },
     **dict.fromkeys(
         (
-            "/",
             "/dashboard",
             "/v1/bucket",
             "/v1/decisions",
@@ -76,7 +78,8 @@ def role_for(path: str) -> Role | None:
     for start, role in BELOW.items():
         if path.startswith(start):
             return role
-    return "operate"
+    rows = rows_at(path)
+    return rows[0].role if rows else "operate"
 
 
 def check_role(path: str, roles: tuple[Role, ...]) -> None:

@@ -5,6 +5,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from kvmesh.bounds import UNREADABLE, MaybeName
+
 Role = Literal["both", "prefill", "decode"]
 
 METRICS = "/metrics"
@@ -34,6 +36,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     shows. `health_path` is what to ask often, `load_path` where it tells its load: on /metrics, or
     a page that its `Engine` reads. Of rank r it is told on the stream `load_streams[r]`, too, if
     there are any. `bootstrap_port` is where a prefill worker meets decode workers, 0 nowhere.
+    `weights` is the version of its weights, told at `weights_path`.
     """
 
     models: tuple[str, ...] = ()
@@ -47,6 +50,20 @@ class EngineFacts(msgspec.Struct, frozen=True):
     load_path: str = METRICS
     load_streams: tuple[str, ...] = ()
     kind: str = ""
+    weights_path: str = ""
+    weights: str = ""
+
+
+class _Weights(msgspec.Struct):
+    weight_version: MaybeName | None = None
+
+
+def weights_in(page: bytes | None) -> str:
+    """Return the version of its weights that an engine's page tells, "" for none."""
+    try:
+        return msgspec.json.decode(page or b"", type=_Weights).weight_version or ""
+    except UNREADABLE:
+        return ""
 
 
 class Identity(msgspec.Struct, frozen=True):

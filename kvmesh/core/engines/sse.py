@@ -21,9 +21,9 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     """Token counts an engine reported, 0 to `MAX_TOKENS`; no more are cached than it prompted.
 
     `cached_tokens` is None when it does not report them, and all counts are 0 when it reports none,
-    as in a stream whose client did not ask for them. `response` is the id of an answer of the
-    responses API, by which later requests may name it. `stop` says why the answer ended, `tool` is
-    the name of the tool it calls last, "" each where that is not seen.
+    as in a stream whose client did not ask for them. `response` is the id of what the engine keeps,
+    an answer of the responses API or a file, by which later requests may name it. `stop` says why
+    the answer ended, `tool` is the name of the tool it calls last, "" each where that is not seen.
     """
 
     prompt_tokens: Tokens = 0
@@ -47,6 +47,11 @@ class _ErrorProbe(msgspec.Struct):
     error: object = None
     kind: str = msgspec.field(default="", name="object")
 
+
+KEPT: Final = frozenset(
+    {"response", "file", "batch", "conversation", "vector_store", "video", "mesh"}
+)
+"""Objects that an engine keeps, by whose id requests name them later."""
 
 _NOTHING: Final = Usage()
 _UNREPORTED: Final = Reported()
@@ -82,22 +87,22 @@ def find_usage(body: bytes, before: Usage | None = None) -> Usage | None:
 
 def usage_of(answer: Answer, before: Usage | None) -> Usage | None:
     """Do as `find_usage` for an object that is decoded."""
-    usage, choices, named = answer.usage, answer.choices, None
+    usage, choices, named, kept = answer.usage, answer.choices, None, False
     if before is None and usage is not None and choices is not None and len(choices) == 1:
         plain = _plain_usage(usage, choices[0])
         if plain is not None and answer.kind != "response":
             return plain
     if usage is None and answer.response is not None:
         usage, named = answer.response.usage, answer.response.id
-    elif answer.kind == "response":
+    elif kept := isinstance(answer.kind, str) and answer.kind in KEPT:
         named = answer.id
     if usage is None and answer.message is not None:
         usage = answer.message.usage
     stop, tool = _NO_ENDING if choices is not None and not choices else ending_of(answer)
-    if usage is None and not (stop or tool):
+    made = named if isinstance(named, str) and (usage is not None or kept) else ""
+    if usage is None and not (stop or tool or made):
         return before
-    response = named if isinstance(named, str) and usage is not None else ""
-    return _merge(before or _NOTHING, usage or _UNREPORTED, response, stop, tool)
+    return _merge(before or _NOTHING, usage or _UNREPORTED, made, stop, tool)
 
 
 def _plain_usage(reported: Reported, choice: Choice) -> Usage | None:

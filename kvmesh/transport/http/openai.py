@@ -7,8 +7,8 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from kvmesh.bounds import MaybeName, is_name, shown
-from kvmesh.core.admission.paths import ROWS, find_row
+from kvmesh.bounds import MAX_NAME, MaybeName, is_name, shown
+from kvmesh.core.admission.paths import ROWS, rows_at
 from kvmesh.core.chat.inference import InferenceRequest, decode_request
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.request import Request
@@ -50,6 +50,9 @@ OTHERS: Final[Mapping[str, ApiEndpoint]] = {
     if row.owner == "load" and not row.path.startswith("/v1/")
 }
 """What some engine serves to clients outside /v1/, by load."""
+_OWNED: Final = frozenset({"form", "home", "lists"})
+"""Who answers where something belongs to a tenant: no other method may pass its owner by."""
+
 _MODEL: Final = ApiEndpoint("models", _READ)
 _WINDOW_BYTES: Final = 64 * 1024
 _BOUNDARY: Final = re.compile(rb'boundary=(?:"([^"]{1,200})"|([^;\s"]{1,200}))', re.IGNORECASE)
@@ -69,9 +72,13 @@ def find_endpoint(method: str, path: str, *, passthrough: bool) -> ApiEndpoint:
     """
     endpoint = ENDPOINTS.get(path)
     if endpoint is None and passthrough:
-        row = find_row(method, path)
+        rows = rows_at(path)
+        row = next((one for one in rows if method in one.methods), None)
         if row is not None and row.status:
             raise RequestError(f"{method} {path:.80} is not served: {row.why}", status=row.status)
+        if row is None and rows and rows[0].owner in _OWNED:
+            allowed = " or ".join(sorted(set().union(*(one.methods for one in rows))))
+            raise RequestError(f"{path:.80} takes {allowed}, not {shown(method)}", status=405)
         endpoint = OTHERS.get(path)
     if endpoint is None:
         if path.startswith("/v1/models/"):
@@ -126,7 +133,10 @@ def parse_other(body: bytes) -> tuple[str, msgspec.Raw]:
 
 
 def parse_named(request: Request) -> tuple[str, msgspec.Raw]:
-    """Return the model that a JSON body, a form or the query names, and a JSON body's token ids."""
+    """Return the model that a JSON body, a form or the query names, and a JSON body's token ids.
+
+    Raises `RequestError` as `query_model` does.
+    """
     kind = request.head.get(b"content-type") or b""
     if kind.lower().startswith(b"multipart/form-data"):
         return form_model(request.body, kind) or query_model(request.query), _NO_IDS
@@ -135,11 +145,17 @@ def parse_named(request: Request) -> tuple[str, msgspec.Raw]:
 
 
 def query_model(query: str) -> str:
-    """Return the model that a query names; "" for none, and for what is no name."""
+    """Return the model that a query names; "" for none. Raises `RequestError` for no name."""
     if "model=" not in query:
         return ""
     found = parse_qs(query[:_WINDOW_BYTES]).get("model", [""])[0]
-    return found if is_name(found) else ""
+    if found and not is_name(found):
+        raise RequestError(
+            f"model of the query is {shown(found)}: a name has at most {MAX_NAME} characters, none "
+            "of them a control character",
+            param="model",
+        )
+    return found
 
 
 def form_model(body: bytes, content_type: bytes) -> str:

@@ -28,6 +28,11 @@ def program_bucket(subjects: Subjects) -> str:
     return f"{subjects.namespace}_programs_{subjects.bucket}"
 
 
+def id_bucket(subjects: Subjects) -> str:
+    """Return the KV bucket of whose ids are; only the bucket's routers may write it."""
+    return f"{subjects.namespace}_ids_{subjects.bucket}"
+
+
 def session_bucket(subjects: Subjects) -> str:
     """Return the KV bucket of one bucket's sessions; only its routers may write it."""
     return f"{subjects.namespace}_sessions_{subjects.bucket}"

@@ -8,6 +8,7 @@ import msgspec
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.wire import Subjects
 from kvmesh.core.programs.shared import MAX_PROGRAMS, PROGRAM_TTL_S
+from kvmesh.core.routing.kept_ids import KeptIdOptions
 from kvmesh.ports import Bus, Control, Handler, Refusals
 from kvmesh.transport.nats.jetstream.durability import check_durability, warn_of_one_copy
 from kvmesh.transport.nats.jetstream.journal import JournalOptions, NatsJournal
@@ -17,6 +18,7 @@ from kvmesh.transport.nats.jetstream.objects import NatsObjects, ObjectOptions
 from kvmesh.transport.nats.jetstream.table import NatsTable
 from kvmesh.transport.nats.layout import (
     home_bucket,
+    id_bucket,
     meta_bucket,
     program_bucket,
     session_bucket,
@@ -144,6 +146,17 @@ class NatsPlane:
             )
         )
 
+    async def ids(self, bucket: str, ttl_s: int, max_keys: int) -> NatsTable:
+        """Return the KV bucket of whose ids are. Raises `TransportError`."""
+        return await self._table(
+            KeyValueOptions(
+                bucket=id_bucket(self._subjects(bucket)),
+                replicas=self._options.replicas,
+                max_age_s=ttl_s,
+                max_keys=max_keys,
+            )
+        )
+
     async def homes(self, ttl_s: int, max_keys: int) -> NatsTable:
         """Return the KV bucket of where conversations are. Raises `TransportError`."""
         return await self._table(
@@ -182,6 +195,8 @@ class NatsPlane:
         await self.journal(bucket)
         await self.sessions(bucket, session_ttl_s)
         await self.programs(bucket, PROGRAM_TTL_S, MAX_PROGRAMS)
+        ids = KeptIdOptions()
+        await self.ids(bucket, int(ids.ttl_s), ids.max_ids)
 
     async def keep(self) -> None:
         """Look every 3 s, for ever, whether the streams are there that this process made."""

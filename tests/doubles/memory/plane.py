@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.wire import Subjects
 from kvmesh.core.programs.shared import MAX_PROGRAMS, PROGRAM_TTL_S
+from kvmesh.core.routing.kept_ids import KeptIdOptions
 from kvmesh.errors import TransportError
 from kvmesh.ports import Bus, Control, Handler, Refusals
 from kvmesh.tasks import guarded
@@ -110,6 +111,12 @@ class MemoryPlane:
         name = f"{self._namespace}_programs_{bucket}"
         return MemoryTable(self._server, name, ttl_s, max_keys)
 
+    async def ids(self, bucket: str, ttl_s: int, max_keys: int) -> MemoryTable:
+        """Return the bucket's table of whose ids are. Raises `TransportError`."""
+        self._server.require_up(bucket)
+        name = f"{self._namespace}_ids_{bucket}"
+        return MemoryTable(self._server, name, ttl_s, max_keys)
+
     async def homes(self, ttl_s: int, max_keys: int) -> MemoryTable:
         """Return the table of where conversations are. Raises `TransportError`."""
         self._server.require_up("homes")
@@ -129,6 +136,8 @@ class MemoryPlane:
         await self.journal(bucket)
         await self.sessions(bucket, session_ttl_s)
         await self.programs(bucket, PROGRAM_TTL_S, MAX_PROGRAMS)
+        ids = KeptIdOptions()
+        await self.ids(bucket, int(ids.ttl_s), ids.max_ids)
 
     async def keep(self) -> None:
         """Make anew, for ever, the streams of this plane that are deleted."""

@@ -99,6 +99,23 @@ async def test_one_is_removed_by_its_url_and_may_come_back() -> None:
             await until_usable(client, 1)
 
 
+@pytest.mark.parametrize("by", ["?url={url}", "/two", "/two-dp1"])
+async def test_an_engine_of_several_ranks_is_removed_with_all_of_them(by: str) -> None:
+    ranks = mocker_options(16, 64, data_parallel_size=2)
+    async with (
+        engine(mocker_options(16, 64)) as first,
+        engine(ranks) as second,
+        client_of(router([first.url])) as client,
+    ):
+        await client.post("/workers", json={"url": second.url, "name": "two"})
+        there = await until_usable(client, 3)
+        gone = await client.delete(f"/workers{by.format(url=second.url)}")
+        left = await until_usable(client, 1)
+
+    assert [one["registered"] for one in there if one["url"] == second.url] == [True, True]
+    assert (gone.status_code, left[0]["url"]) == (202, first.url)
+
+
 @pytest.mark.parametrize(
     "settings", [RouterSettings(), RouterSettings(worker=("http://h:1",), processes=2)]
 )

@@ -13,6 +13,7 @@ from kvmesh.actors.messages import Drain, Status, TakeSnapshot
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.router.command import RouterServer
+from kvmesh.app.worker import engine_watch
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.settings.http import HttpSettings
@@ -100,6 +101,37 @@ async def test_a_mesh_works_over_any_event_plane(
     assert status
     assert taken == [True, True]
     assert len(stored) == 1
+
+
+async def test_a_sidecar_whose_engine_tells_of_other_weights_empties_its_worker(
+    server: MemoryServer, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del server
+    told = ["1"]
+
+    async def read_weights(*_: object) -> str:
+        return told[0]
+
+    monkeypatch.setattr(engine_watch, "read_weights", read_weights)
+    port = free_port()
+    one, url = replica("r0", port), f"http://127.0.0.1:{port}"
+    async with mockers() as (mocker,), contextlib.AsyncExitStack() as stack:
+        sidecar = Sidecar(WorkerSettings(engine_url=mocker.url, worker_id=WORKER, nats=NATS))
+        await stack.enter_async_context(running(sidecar.serve))
+        await stack.enter_async_context(serving(one.serve, url))
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
+        beats = one.router.heartbeats
+
+        await eventually(lambda: beats[WORKER].weights == "1", what="the first version")
+        body = {"model": "mock", "prompt": PROMPT, "max_tokens": 2}
+        await client.post("/v1/completions", json=body)
+        await eventually(lambda: one.index.blocks(WORKER) >= BLOCKS, what="indexed")
+        told[0] = "2"
+        await eventually(lambda: one.index.blocks(WORKER) == 0, what="emptied")
+        await eventually(lambda: beats[WORKER].weights == "2", what="the second version")
+        again = await client.post("/v1/completions", json=body)
+
+    assert again.headers["x-kvmesh-overlap-blocks"] == "0"
 
 
 async def test_a_meta_router_that_has_just_started_holds_requests_until_it_hears_somebody(

@@ -34,6 +34,8 @@ class Engine:
         self.sleeps = False
         self.asked: list[tuple[str, bytes]] = []
         self.served = 0
+        self.done = b'{"done": true}'
+        self.pages: dict[str, bytes] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -54,6 +56,8 @@ class Engine:
                 {"id": one, "parent": None if one == "mock" else "mock"} for one in self.models
             ]
             return 200, msgspec.json.encode({"data": found})
+        if path in self.pages:
+            return 200, self.pages[path]
         if path == "/is_sleeping" and self.tells:
             return 200, msgspec.json.encode({"is_sleeping": self.sleeps})
         if path == "/v1/completions":
@@ -64,7 +68,7 @@ class Engine:
         self.asked.append((target, body))
         if self.status == 200:
             self.change(path, body)
-        return self.status, b'{"done": true}' if self.status == 200 else b"no such thing"
+        return self.status, self.done if self.status == 200 else b"no such thing"
 
     def change(self, path: str, body: bytes) -> None:
         if "lora" in path:
@@ -134,6 +138,18 @@ async def test_all_engines_are_asked_and_each_answer_is_told() -> None:
     assert (none.status_code, none.json()) == (400, {"workers": {"w1": told["w1"]}})
     assert [one.status_code for one in (nobody, model, rpc, got)] == [404, 404, 403, 405]
     assert good.asked == [("/reset_mm_cache?a=b", b'{"x":1}'), ("/reset_mm_cache", b"")]
+
+
+async def test_an_engine_whose_cache_was_in_use_is_told_as_409() -> None:
+    good, busy = Engine(), Engine()
+    busy.done = b'{"success": false}'
+    async with asked(good, busy) as client:
+        some = await client.post("/reset_prefix_cache?reset_running_requests=false")
+        other = await client.post("/reset_mm_cache")
+
+    told = {name: one["status"] for name, one in some.json()["workers"].items()}
+    assert (some.status_code, told) == (207, {"w0": 200, "w1": 409})
+    assert other.status_code == 200
 
 
 async def test_an_engine_that_is_gone_is_told_as_502() -> None:
@@ -207,6 +223,22 @@ async def test_nothing_cached_before_a_reset_or_other_weights_is_believed(path: 
     assert overlaps[0] > 0
     assert overlaps[1] == 0
     assert ("/reset_prefix_cache", b"") in one.asked or path == "/reset_prefix_cache"
+
+
+async def test_nothing_cached_before_an_engine_told_of_other_weights_is_believed() -> None:
+    one = Engine()
+    one.pages = {"/server_info": b"{}", "/model_info": b'{"weight_version": "1"}'}
+    async with asked(one) as client:
+        await client.post("/v1/completions", json=ASK)
+        warm = await client.post("/v1/completions", json=ASK)
+        one.pages["/model_info"] = b'{"weight_version": "2"}'
+        async with asyncio.timeout(20):
+            while True:
+                if not (await client.post("/v1/route", json=ASK)).json()["overlap_blocks"]:
+                    break
+                await asyncio.sleep(0.05)
+
+    assert int(warm.headers["x-kvmesh-overlap-blocks"]) > 0
 
 
 async def test_through_a_meta_router_each_engine_is_asked_once_and_all_replicas_follow() -> None:

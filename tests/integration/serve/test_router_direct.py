@@ -196,6 +196,18 @@ async def test_without_replay_a_gap_makes_it_approximate_until_the_cache_is_rese
     assert cached(second)[0] == cached(second)[1] > 40
 
 
+async def test_a_cache_reset_through_the_router_is_empty_before_the_next_step() -> None:
+    async with engine(options()) as one, routed(one.url) as client:
+        await until_warned(client, "")
+        first = [await post(client, "a" + PREFIX) for _ in range(2)][1]
+        reset = await client.post("/reset_prefix_cache")
+        again = await post(client, "a" + PREFIX)
+
+    assert cached(first)[0] == cached(first)[1] > 40
+    assert (reset.status_code, cached(again)) == (200, (0, 0))
+    assert again.headers["x-kvmesh-trust"] == "exact"
+
+
 async def test_an_engine_without_events_is_routed_approximately_and_said_so() -> None:
     wanted = msgspec.structs.replace(options(), enable_kv_cache_events=False)
     async with engine(wanted) as one, routed(one.url) as client:

@@ -5,6 +5,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 
+from kvmesh.app.serve.response_holders import MADE_AT
 from kvmesh.core.admission.paths import ROWS
 
 PROMPTS = {row.path for row in ROWS if row.owner == "prefix"}
@@ -21,13 +22,15 @@ ANSWER = {
 
 class EchoEngine:
     """`seen` are the requests but for those by which an engine is watched; `kept` the paths that it
-    alone answers, others of the same form are 404.
+    alone answers, others of the same form are 404. One that `makes` files, answers and the like
+    keeps and lists them.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.seen: list[tuple[str, str]] = []
         self.kept: set[str] = set()
+        self.makes = False
         self.url = ""
         self.answers: dict[str, bytes] = {}
 
@@ -49,6 +52,8 @@ class EchoEngine:
         self.seen.append((method, path))
         if path in self.answers:
             return 200, self.answers[path]
+        if self.makes and path in MADE_AT:
+            return 200, json.dumps(self.make_or_list(method, path)).encode()
         if path == "/v1/models":
             return 200, json.dumps({"object": "list", "data": [{"id": "tiny"}]}).encode()
         if path.count("/") > 2 and "_id" in path and path.rpartition("/")[0] != "/v1/models":
@@ -57,6 +62,15 @@ class EchoEngine:
                 return 404, b"{}"
         told = {"by": self.name, "path": path, "same": 1}
         return 200, json.dumps(told | (ANSWER if path in PROMPTS else {})).encode()
+
+    def make_or_list(self, method: str, path: str) -> dict[str, object]:
+        if method == "POST":
+            name = f"{self.name}_id{len(self.kept)}"
+            self.kept.add(f"{path}/{name}")
+            kind = path.removeprefix("/v1/").replace("batches", "batch").rstrip("s")
+            return {"id": name, "object": kind, "by": self.name, "output": [], "status": "queued"}
+        ids = sorted(one.rpartition("/")[2] for one in self.kept if one.startswith(path))
+        return {"object": "list", "first_id": "x", "data": [{"id": one} for one in ids]}
 
 
 @contextlib.asynccontextmanager

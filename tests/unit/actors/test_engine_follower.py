@@ -4,6 +4,7 @@ import msgspec
 
 from kvmesh.actors.engine_follower import EngineFollower, FollowerOptions
 from kvmesh.actors.engine_messages import (
+    CacheEmptied,
     EngineCaughtUp,
     EngineConnected,
     EngineLost,
@@ -87,6 +88,17 @@ def test_a_restart_empties_the_worker_and_keeps_the_trust() -> None:
     driver.tell(EngineRestarted())
 
     assert driver.blocks() == 0
+    assert driver.trust[-1][0] is Trust.EXACT
+
+
+def test_a_cache_that_an_operator_emptied_is_empty_before_and_behind_its_event() -> None:
+    driver = caught_up()
+
+    driver.tell(CacheEmptied(W))
+    at_once = driver.blocks()
+    driver.tell(batch({"type": "AllBlocksCleared"}), CacheEmptied(W), batch(store()))
+
+    assert (at_once, driver.blocks()) == (0, 3)
     assert driver.trust[-1][0] is Trust.EXACT
 
 

@@ -2,6 +2,7 @@ import msgspec
 
 from kvmesh.actors.checkpoints import EngineResumed
 from kvmesh.actors.engine_messages import (
+    CacheEmptied,
     EngineCaughtUp,
     EngineConnected,
     EngineLost,
@@ -12,7 +13,7 @@ from kvmesh.actors.engine_messages import (
 from kvmesh.actors.kernel import Log
 from kvmesh.actors.messages import Tick
 from kvmesh.actors.publisher import KNOWN_AGAIN
-from kvmesh.core.blocks.events import ROOT
+from kvmesh.core.blocks.events import ROOT, WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.engines.kv_events.checkpoint import EngineCheckpoint
 from kvmesh.core.engines.kv_events.event_source import batch_digest
@@ -85,6 +86,20 @@ def test_blocks_that_are_none_leave_it_as_lost_as_it_was() -> None:
 
     assert not driver.heartbeat().complete
     assert driver.publisher.dump() == []
+
+
+def test_a_cache_that_an_operator_emptied_is_told_as_empty_at_once() -> None:
+    driver = Driver()
+    driver.tell(payload(store(11, tokens=TOKENS[:4])))
+    before = driver.publisher.dump()
+
+    driver.tell(CacheEmptied(WorkerId("another")))
+    others = driver.publisher.dump()
+    driver.tell(CacheEmptied(W))
+
+    assert before == others == [stored(ROOT, H1)]
+    assert driver.publisher.dump() == []
+    assert driver.heartbeat().complete
 
 
 def test_answers_tell_what_was_lost_and_runs_that_all_is_known() -> None:

@@ -2,6 +2,7 @@ import random
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from kvmesh.actors.kernel import Log
 from kvmesh.actors.messages import (
@@ -14,6 +15,7 @@ from kvmesh.actors.messages import (
 from kvmesh.actors.router import MOST_LEFT_OUT, Router
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
+from kvmesh.core.index.approx import new_approx
 from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.outcomes import failed_attempt
@@ -88,6 +90,18 @@ def test_an_engine_that_began_anew_or_hangs_holds_no_adapter_ready(
     router.receive(WorkerSeen(msgspec.structs.replace(BEAT, **change)), 2.0)
 
     assert adapters.held(worker) == ()
+
+
+def test_what_was_sent_to_an_engine_is_not_believed_with_other_weights() -> None:
+    router, now, prompt = make_router(), 0.0, [*range(100, 108)]
+    believed = router.scheduler.overlaps.routed = new_approx(thinned=True)
+    overlaps = []
+    for weights in (UNSET, "1", "1", "2", UNSET, "2"):
+        router.receive(WorkerSeen(msgspec.structs.replace(BEAT, weights=weights)), now)
+        overlaps.append(believed.sizes([BEAT.worker])[0])
+        believed.record(BEAT.worker, prompt, now, 100.0)
+
+    assert overlaps == [0, 8, 8, 0, 8, 8]
 
 
 def test_adapters_are_known_while_some_worker_has_them() -> None:

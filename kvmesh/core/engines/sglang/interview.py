@@ -13,6 +13,7 @@ from kvmesh.core.engines.facts import (
     Identity,
     Interview,
     Role,
+    weights_in,
 )
 from kvmesh.core.engines.load import MAX_RANKS
 from kvmesh.core.engines.sglang.load import LOADS
@@ -57,8 +58,11 @@ def recognise(host: str) -> Interview[EngineFacts | None]:
         return None
     ready = yield "/ready"
     loads = yield LOADS
+    weights_path, weights = yield from _weights()
     role, port = _role(info)
     return EngineFacts(
+        weights_path=weights_path,
+        weights=weights,
         kind="sglang",
         role=role,
         bootstrap_port=port,
@@ -68,6 +72,14 @@ def recognise(host: str) -> Interview[EngineFacts | None]:
         load_path=METRICS if loads is None else LOADS,
         load_streams=_load_streams(info, host),
     )
+
+
+def _weights() -> Interview[tuple[str, str]]:
+    """Return where the version of the weights is told, and which it is."""
+    for path in ("/model_info", "/get_model_info"):
+        if weights := weights_in((yield path)):
+            return path, weights
+    return "", ""
 
 
 def identify() -> Interview[Identity | None]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from functools import partial
 
 import pytest
 
@@ -26,7 +27,8 @@ async def started(
     homes = Homes(HomeOptions(max_homes=max_homes))
     await plane.connect(patient=True)
     stack.push_async_callback(plane.close)
-    store = HomeStore(homes, plane)
+    make = partial(plane.homes, int(homes.options.ttl_s), max_homes)
+    store = HomeStore(homes, plane, make, "homes of conversations")
     stack.push_async_callback(store.stop)
     await store.start()
     return homes, store

@@ -40,6 +40,7 @@ def test_a_router_writes_and_follows_the_tables_of_its_own_bucket() -> None:
         "$KV.kvmesh_meta.>",
         "$KV.kvmesh_sessions_code.>",
         "$KV.kvmesh_programs_code.>",
+        "$KV.kvmesh_ids_code.>",
     }
     assert "$JS.API.CONSUMER.CREATE.KV_kvmesh_programs_code.>" in rights.publish
 

@@ -16,6 +16,7 @@ from kvmesh.app.members.open_streams import OpenStreams
 from kvmesh.app.members.patience import Patience
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.fetching import Fetching
+from kvmesh.app.serve.response_holders import ResponseHolders
 from kvmesh.app.serve.routed import RoutedRequest
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.core.blocks.events import WorkerId
@@ -34,6 +35,7 @@ from kvmesh.core.members.outcomes import (
 )
 from kvmesh.core.members.retry_budget import RetryBudget
 from kvmesh.core.routing.decision import RouteRequest, RouterOptions
+from kvmesh.core.routing.kept_ids import KeptIds
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.observe import get_logger
 from kvmesh.settings.requests import AdmissionSettings
@@ -110,6 +112,8 @@ class Routing:
             follows_events=False,
         )
         self.context = RoutingContext(
+            holders=ResponseHolders(KeptIds()),
+            emptied=list[WorkerId]().append,
             router=Router(self.scheduler, 16),
             router_id="r1",
             bucket="b",

@@ -1,3 +1,4 @@
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -7,6 +8,8 @@ from kvmesh.core.admission.access import role_for
 from kvmesh.core.admission.paths import OWNERS, ROWS, find_row
 
 PAGE = Path(__file__).parents[4] / "docs/reference/paths.md"
+ROUTES = Path(__file__).parents[3] / "fixtures/engines/engine_routes.json"
+LETTERS = {"vllm": "v", "sglang": "s", "llama.cpp": "l"}
 ENGINES = {"v": "vLLM", "s": "SGLang", "l": "llama.cpp", "o": "OpenAI's API"}
 
 
@@ -18,7 +21,7 @@ def table() -> str:
         engines = ", ".join(ENGINES[one] for one in row.engines)
         answer = f"`{row.status}`: {row.why}" if row.status else f"{row.owner}"
         path = row.path.replace("{}", "{id}")
-        lines.append(f"| `{path}` | {methods} | {engines} | `{row.role}` | {answer} |")
+        lines.append(f"| `{path}` | {methods} | {engines} | `{row.role or 'none'}` | {answer} |")
     return "\n".join(lines)
 
 
@@ -32,6 +35,19 @@ def test_the_page_is_made_of_the_table() -> None:
 
     assert table() in text
     assert owners() in text
+
+
+@pytest.mark.parametrize("engine", json.loads(ROUTES.read_text()), ids=lambda one: one["engine"])
+def test_every_route_in_the_sources_of_an_engine_has_a_row(
+    engine: dict[str, str | list[str]],
+) -> None:
+    letter, text = LETTERS[str(engine["engine"])], PAGE.read_text(encoding="utf-8")
+    for route in engine["routes"]:
+        path, _, method = route.partition(" ")
+        row = find_row(method, path.replace("{}", "an-id"))
+        assert row is not None, route
+        assert letter in row.engines, route
+        assert f"| `{path.replace('{}', '{id}')}` |" in text, route
 
 
 def test_no_request_has_two_rows_and_no_path_two_roles() -> None:
@@ -63,6 +79,7 @@ def test_who_refuses_says_why() -> None:
         ("GET", "/v1/files/", None),
         ("GET", "/v1/files/a/b", None),
         ("PATCH", "/v1/files/a", None),
+        ("GET", "/v1/models/org/name", None),
         ("GET", "/v1/of/tomorrow", None),
     ],
 )

@@ -23,7 +23,27 @@ def test_ports_are_counted_up_from_rank_0() -> None:
         load_path="/v1/loads",
         load_streams=("tcp://h:5577", "tcp://h:5578"),
     )
-    assert asked == ["/server_info", "/ready", "/v1/loads"]
+    assert asked == ["/server_info", "/ready", "/v1/loads", "/model_info", "/get_model_info"]
+
+
+@pytest.mark.parametrize(
+    ("page", "weights"),
+    [
+        (b'{"weight_version": "v2"}', "v2"),
+        (b'{"weight_version": null}', ""),
+        (b'{"weight_version": 2}', ""),
+        (b'{"weight_version": "%b"}' % (b"v" * 9999), ""),
+        (b"no JSON", ""),
+    ],
+)
+@pytest.mark.parametrize("path", ["/model_info", "/get_model_info"])
+def test_the_version_of_the_weights_is_told_at_one_of_two_paths(
+    path: str, page: bytes, weights: str
+) -> None:
+    facts, _ = conduct(recognise("h"), {"/server_info": EVENTS % b"", path: page})
+
+    assert facts is not None
+    assert (facts.weights, facts.weights_path) == (weights, path if weights else "")
 
 
 def test_replay_and_load_streams_are_optional() -> None:
