@@ -86,6 +86,10 @@ def test_the_share_of_contexts_that_is_evicted_is_learned() -> None:
 
     serve("a", 700, 0, 12.0)
     assert governor.lost_share == pytest.approx(before * (1 - LOSS_WEIGHT)), "nothing was lost"
+    serve("b", 600, 600, 14.0)
+    learned = governor.lost_share
+    serve("a", 300, 300, 16.0)
+    assert governor.lost_share == learned, "what an agent wrote anew was not evicted"
 
 
 def test_one_of_two_turns_of_an_agent_ends() -> None:
