@@ -229,9 +229,9 @@ test-engines: $(VENV)/.dev
 	$(BIN)/python -m tests.engines.engine_venv
 	KVMESH_ENGINES_REPORT=docs/measured/reuse.md $(BIN)/python -m pytest -m engines -s tests/engines $(ARGS)
 
-test-clients: $(VENV)/.dev
+test-clients: $(VENV)/.peers
 	$(BIN)/python -m tests.clients.client_venv
-	$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
+	KVMESH_BENCH_PEERS=$(VENV)/peers/bin $(BIN)/python -m pytest -m clients tests/clients $(ARGS)
 
 # The files that are made from kvmesh/settings/roles.py and the tables that are made from
 # kvmesh/app/views; a test says when they are behind.

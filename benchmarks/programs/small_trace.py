@@ -20,7 +20,7 @@ TOKENS: Final = 8
 BLOCK: Final = 64
 """Tokens of a block of prompts; 512 recorded ones."""
 
-_WORDS: Final = {"tool": "tool_use", "end": "end_turn", "length": "max_tokens", "": ""}
+WORDS: Final = {"tool": "tool_use", "end": "end_turn", "length": "max_tokens", "": ""}
 
 
 def choose(
@@ -58,7 +58,7 @@ def write_small(sessions: Sequence[SessionTrace], path: Path) -> Path:
             prompt = max(1, turn.input_tokens // TOKENS)
             shared = min(turn.shared_tokens // TOKENS, prompt, before or prompt)
             answer = max(1, round(turn.output_tokens / TOKENS))
-            turns.append((turn.pause_s, prompt, answer, shared, turn.engine_s, _WORDS[turn.stop]))
+            turns.append((turn.pause_s, prompt, answer, shared, turn.engine_s, WORDS[turn.stop]))
             before = prompt
         line = {
             "session": one.name,

@@ -49,6 +49,14 @@ LEAST_ROOM: Final = 0.25
 SPARED: Final = 0.05
 """So much of a context may be computed again without that any of it was evicted."""
 
+LOSS_WEIGHT: Final = 1.0 / 32
+"""What one turn counts for in the share of their contexts that turns find evicted."""
+
+EVICTING: Final = 0.5
+"""Turns of others write at least so much of a cache between two of an agent whose context they
+evict: a prompt that is computed again after less does not go on from the one before.
+"""
+
 
 class Fleet(Protocol):
     """What is asked of routing."""
@@ -92,6 +100,8 @@ class Bookkeeper:
         self.on_news: Callable[[], None] | None = None
         self.ends = TurnsLeft()
         self.lost_tokens = 0
+        self.lost_share = 0.0
+        self._written: dict[WorkerId, int] = {}
         self._pace = Pace()
         self._pauses = PauseModel()
         self._unread: list[tuple[Client, Stop, str, int, float, float, float]] = []
@@ -147,10 +157,14 @@ class Bookkeeper:
         prompt, output, worker = turn.prompt_tokens, end.output_tokens, end.worker
         if agent.prompt_worker == worker == agent.worker and agent.phase != "ended":
             lost = agent.prompt_tokens - (prompt - end.computed_tokens)
-            if lost > SPARED * agent.prompt_tokens and prompt >= agent.prompt_tokens:
+            if prompt >= agent.prompt_tokens:
+                lost = lost if lost > SPARED * agent.prompt_tokens else 0
                 self.lost_tokens += lost
+                self._note_lost(agent, lost)
         agent.prompt_worker, agent.prompt_tokens = worker, prompt
         tokens, served = prompt + output, agent.served_tokens + end.computed_tokens + output
+        written = self._written.get(worker, 0) + end.computed_tokens + output
+        self._written[worker] = agent.written_tokens = written
         agent.tokens = min(MAX_TOKENS, tokens)
         agent.served_tokens = min(MAX_SERVED, served)
         seen_ms = self._fleet.seen_ms_per_token(worker, tokens)
@@ -159,12 +173,23 @@ class Bookkeeper:
         agent.stop, agent.tool = end.stop, end.tool
         agent.answer_tokens = output
 
+    def _note_lost(self, agent: Agent, lost: int) -> None:
+        """Note how much of its context a turn found evicted where its agent's last one was."""
+        worker = agent.worker
+        assert worker is not None, "it has just served a turn"
+        written = self._written.get(worker, 0) - agent.written_tokens
+        if lost and written < max(1.0, EVICTING * self._fleet.capacity_tokens(worker)):
+            return
+        share = min(1.0, lost / max(1, agent.prompt_tokens))
+        self.lost_share += (share - self.lost_share) * LOSS_WEIGHT
+
     def removed(self, worker: WorkerId) -> None:
         """Note that a worker left, and the caches there with it."""
         for agent in self._seats.leave(worker):
             agent.worker = None
             self._publish(agent)
         self._pace.forget(worker)
+        self._written.pop(worker, None)
         self._swaps.forget(worker)
         self._changed = True
 

@@ -7,7 +7,9 @@ computing it again (`pricing`). A turn that finds no room waits, and goes to any
 the oldest program first. So that nobody waits without end, the turn that waits longest goes
 whatever it evicts, but each engine is given such a turn only after `SWAP` times what computing its
 context takes: swaps cost engines a fixed small share of their time. It then comes before all others
-for as long. Where computing all anew takes little of the engines' time nothing is held.
+for as long. Where computing all anew takes little of the engines' time nothing is held; if turns
+find their contexts evicted there, moving one to an idle engine costs more than its own prefill, and
+is priced so.
 
 The rule is a function of the table, so that replicas with the same table decide alike; each holds
 its own requests.
@@ -39,6 +41,14 @@ more.
 
 LOOKED_AT: Final = 64
 """Turns looked at in one `release` that find no room, before it gives up: each is O(workers)."""
+
+LOSS_PRICE: Final = 16
+MOST_PREFILL: Final = 4
+"""A token that is computed anew counts `LOSS_PRICE` times the share of their contexts that turns
+find evicted more, but so many times at most, in whole numbers: below a sixteenth nothing changes.
+What a moved context evicts is computed again, and evicts in its turn; what it leaves behind is in
+the way until it is the oldest there.
+"""
 
 SIZED_S: Final = 1.0
 """So long what was asked of the fleet's caches counts for whoever fits every one."""
@@ -91,7 +101,7 @@ class Governor(Bookkeeper):
         grant = ANYWHERE if agent.failed else self._find_place(agent, now, among)
         agent.failed = False
         if grant is not None or not self.waiting.may_hold(turn):
-            return grant or ANYWHERE
+            return self._priced(grant or ANYWHERE)
         agent.enter("waiting", now)
         self._publish(agent)
         workers = self._fleet.workers(now) if among is None else among
@@ -107,7 +117,7 @@ class Governor(Bookkeeper):
         """
         if not self.options.turns:
             return True
-        if self.waiting:
+        if self.waiting or self.lost_share * LOSS_PRICE >= 1.0:
             return False
         agent, seats = self.table.agents.get(key), self._seats
         if agent is not None and agent.tokens > tokens:
@@ -128,8 +138,10 @@ class Governor(Bookkeeper):
 
     def check(self, turn: Turn, now: float) -> Grant | None:
         """Return what `ask` would return, without a change of state."""
-        if not self.options.turns or not self.waiting.may_hold(turn):
+        if not self.options.turns:
             return ANYWHERE
+        if not self.waiting.may_hold(turn):
+            return self._priced(ANYWHERE)
         agent = self.table.find(turn.agent)
         if agent is None:
             agent = Agent(turn.agent, turn.program, turn.tenant, now, now)
@@ -137,7 +149,7 @@ class Governor(Bookkeeper):
         agent.tokens = max(known, turn.prompt_tokens + turn.expected_output_tokens)
         grant = self._find_place(agent, now)
         agent.tokens = known
-        return grant
+        return None if grant is None else self._priced(grant)
 
     def cancel(self, request_id: str) -> bool:
         """Forget a held turn whose client left; False when it is not held here."""
@@ -221,6 +233,11 @@ class Governor(Bookkeeper):
             lost_tokens=self.lost_tokens,
             **self._counts,
         )
+
+    def _priced(self, grant: Grant) -> Grant:
+        """Return a grant with what a token computed anew counts for now."""
+        weight = min(MOST_PREFILL, 1 + int(self.lost_share * LOSS_PRICE))
+        return grant if weight == 1 else Grant(grant.workers, weight)
 
     def _find_place(
         self, agent: Agent, now: float, among: Collection[WorkerId] | None = None

@@ -62,7 +62,8 @@ class Agent(msgspec.Struct, eq=False):
     `late_s` is when its wait last reached the bound. `keep_s` is for how long its
     pause keeps its context, -1.0 not known yet. `paced`: its pause was learned. `failed`: its
     last turn was, and may be taken again. `answer_tokens` is the length of its last answer here,
-    `prompt_tokens` that of the prompt before it, which `prompt_worker` served.
+    `prompt_tokens` that of the prompt before it, which `prompt_worker` served:
+    `written_tokens` is what turns had written there by then.
     """
 
     key: str
@@ -87,6 +88,7 @@ class Agent(msgspec.Struct, eq=False):
     answer_tokens: int = 0
     prompt_tokens: int = 0
     prompt_worker: WorkerId | None = None
+    written_tokens: int = 0
     paced: bool = True
     failed: bool = False
 

@@ -53,6 +53,11 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """A turn may be taken: at one of `workers`, None: wherever routing sends it."""
+    """A turn may be taken: at one of `workers`, None: wherever routing sends it.
+
+    What of its prompt is computed anew counts `prefill_weight` times as much as routing would have
+    it, where that evicts contexts of others, which are computed again in their turn.
+    """
 
     workers: frozenset[WorkerId] | None = None
+    prefill_weight: int = 1

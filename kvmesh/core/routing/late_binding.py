@@ -125,7 +125,7 @@ class LateBinding:
                 self._scheduler.slo.arrive(request.request_id, request.targets, now)
             self.governed[request.request_id] = request
             return None
-        return self._ask(_narrowed(request, grant), now)
+        return self._ask(self._granted(request, grant), now)
 
     def _ask(
         self, request: RouteRequest, now: float, *, tried: bool = False
@@ -222,7 +222,8 @@ class LateBinding:
             return verdicts
         for request_id, grant in self.governor.release(now):
             request = self.governed.pop(request_id)
-            verdict = self.attempt(_narrowed(request, grant), now, weigh_all, bounded=False)
+            asked = self._granted(request, grant)
+            verdict = self.attempt(asked, now, weigh_all, bounded=False)
             if isinstance(verdict, NoWorkerError) and grant.workers is not None:
                 verdict = self.attempt(request, now, weigh_all, bounded=False)
             assert verdict is not None, "without a bound it is decided"
@@ -284,6 +285,12 @@ class LateBinding:
         if governor is None or request_id not in governor.waiting:
             return self.queue.retry_after_s()
         return expected_wait_s(governor, request_id, ms_per_token, now)
+
+    def _granted(self, request: RouteRequest, grant: Grant) -> RouteRequest:
+        """Return a request that goes only where its turn may be taken, at the grant's price."""
+        among = request.allowed_workers if grant.workers is None else grant.workers
+        weight = self._scheduler.courses.raised(request, grant.prefill_weight)
+        return msgspec.structs.replace(request, allowed_workers=among, overlap_score_weight=weight)
 
     @property
     def _shares(self) -> bool:
@@ -390,10 +397,3 @@ class _Places:
         if self._scheduler.wait_ms(worker, self._now) > self._bound:
             self._room.discard(worker)
         return cost_of(request, verdict)
-
-
-def _narrowed(request: RouteRequest, grant: Grant) -> RouteRequest:
-    """Return a request that goes only where its turn may be taken."""
-    if grant.workers is None:
-        return request
-    return msgspec.structs.replace(request, allowed_workers=grant.workers)

@@ -15,6 +15,7 @@ from kvmesh.core.cost.own import OwnFormula
 from kvmesh.core.cost.program import compile_formula
 from kvmesh.core.cost.selection import Random, choose_softmax
 from kvmesh.core.cost.terms import Candidate, survey
+from kvmesh.core.cost.weight_sets import MOST
 from kvmesh.core.routing.choice.made import Maker, Terms
 from kvmesh.core.routing.decision import RouterMode, RouterOptions
 from kvmesh.errors import ConfigError, RequestError
@@ -157,6 +158,18 @@ class Courses:
         except ConfigError as error:
             raise RequestError(str(error), param=place.partition(" ")[0]) from None
         return pricing
+
+    def raised(self, asked: Policy, times: int) -> float | None:
+        """Return the weight of overlap for a request whose own prefill counts `times` as much.
+
+        What a request names itself stays, and so does all where policies are compared, and where
+        the formula has no such weight.
+        """
+        named = asked.overlap_score_weight
+        if times == 1 or self.arms is not None or not has_no_own(asked):
+            return named
+        weight: float | None = getattr(self.policy.weights, "overlap_score_weight", None)
+        return named if weight is None else min(MOST, times * weight)
 
     def of(self, asked: Policy, arm: Arm | None = None) -> Course:
         """Return what a request is decided by, one of an `arm` by its policy.

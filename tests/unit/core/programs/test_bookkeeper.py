@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.core.programs.bookkeeper import MOST_UNREAD
+from kvmesh.core.programs.bookkeeper import LOSS_WEIGHT, MOST_UNREAD
 from kvmesh.core.programs.turn import Grant
 from tests.unit.core.programs.program_cases import (
     W1,
@@ -61,6 +61,35 @@ def test_contexts_that_engines_evict_are_counted_while_they_are_live() -> None:
         governor.ended(take(governor, "a", 700, 5.0), make_end(computed_tokens=64), 6.0)
 
     assert governor.statistics().lost_tokens == 64
+
+
+def test_the_share_of_contexts_that_is_evicted_is_learned() -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+
+    def serve(name: str, tokens: int, computed: int, now: float) -> None:
+        turn = make_turn(name, tokens)
+        governor.chosen(turn, W1, now)
+        governor.ended(turn, make_end(computed_tokens=computed), now + 1.0)
+
+    serve("a", 700, 700, 0.0)
+
+    serve("a", 700, 700, 2.0)
+    assert governor.lost_share == 0.0, "nobody else wrote: it does not go on from what it said"
+    serve("b", 500, 489, 4.0)
+    serve("a", 700, 700, 6.0)
+    assert governor.lost_share == 0.0, "too little for half a cache"
+    serve("b", 600, 600, 8.0)
+    assert governor.lost_share == pytest.approx(LOSS_WEIGHT)
+    serve("a", 700, 350, 10.0)
+    before = LOSS_WEIGHT + (0.5 - LOSS_WEIGHT) * LOSS_WEIGHT
+    assert governor.lost_share == pytest.approx(before)
+
+    serve("a", 700, 0, 12.0)
+    assert governor.lost_share == pytest.approx(before * (1 - LOSS_WEIGHT)), "nothing was lost"
+    serve("b", 600, 600, 14.0)
+    learned = governor.lost_share
+    serve("a", 300, 300, 16.0)
+    assert governor.lost_share == learned, "what an agent wrote anew was not evicted"
 
 
 def test_one_of_two_turns_of_an_agent_ends() -> None:

@@ -172,6 +172,21 @@ def test_where_computing_anew_is_cheap_nothing_is_held() -> None:
     assert governor.passes(key("c"), 900, now)
 
 
+@pytest.mark.parametrize(
+    ("lost_share", "weight"), [(0.0, 1), (0.06, 1), (0.0625, 2), (0.13, 3), (0.19, 4), (1.0, 4)]
+)
+def test_where_contexts_are_evicted_computing_anew_counts_more(
+    lost_share: float, weight: int
+) -> None:
+    governor = make_governor(SmallFleet(w1=1000))
+    governor.lost_share = lost_share
+
+    assert governor.ask(make_turn("a", 100), 0.0) == Grant(None, weight)
+    assert governor.check(make_turn("a", 100), 0.0) == Grant(None, weight)
+    assert governor.check(make_turn("hasty", 100, patience_s=0.0), 0.0) == Grant(None, weight)
+    assert governor.passes(key("b"), 100, 0.0) is (weight == 1), "else it has to be asked"
+
+
 def test_what_is_believed_of_an_engine_before_it_is_seen_is_no_measurement() -> None:
     fleet = SmallFleet(w1=1000)
     fleet.per_token_ms, fleet.seen = 1.0, False

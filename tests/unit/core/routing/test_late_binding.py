@@ -11,7 +11,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES, Hashes
 from kvmesh.core.index.block_table import Groups
 from kvmesh.core.members.worker_info import BusyThresholds, WorkerInfo
-from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.governor import MOST_PREFILL, Governor
 from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.turn import Turn, TurnEnd
 from kvmesh.core.routing.decision import RouteRequest
@@ -318,6 +318,21 @@ def test_a_turn_that_no_worker_may_take_fails_at_once_or_when_it_is_let_go() -> 
 
     assert isinstance(released.verdict, NoWorkerError)
     assert not len(binding)
+
+
+def test_a_turn_is_placed_at_the_price_of_its_grant() -> None:
+    scores: dict[tuple[float, float | None], float] = {}
+    for share in (0.0, 1.0):
+        for named in (None, 1.0):
+            binding, governor = make_governed(W1)
+            governor.lost_share = share
+            placed = ask_turn(binding, "a", 0.0, overlap_score_weight=named)
+            assert isinstance(placed, Placed)
+            scores[share, named] = placed.record.score
+
+    plain = scores.pop((0.0, None))
+    assert scores.pop((1.0, None)) == pytest.approx(MOST_PREFILL * plain)
+    assert [*scores.values()] == [plain, plain], "a request keeps the weight that it names"
 
 
 def test_a_client_that_leaves_is_held_no_longer() -> None:
