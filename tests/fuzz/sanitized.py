@@ -63,7 +63,9 @@ DECODERS: Final = {
     "json_size": Decoder("bodies", ("json_size.c",), ("json_size",)),
     "engine_events": Decoder("engines", ("engine_batch.c", "engine_events.c"), ("engine_cache",)),
     "event_streams": Decoder(
-        "wire", ("sse.c", "sse_twin.c", "events.c", "keep.c", "keep_scan.c"), ("sse", "kept")
+        "wire",
+        ("sse.c", "sse_twin.c", "events.c", "keep.c", "keep_scan.c", "unasked.c"),
+        ("sse", "kept"),
     ),
     "http2": Decoder(
         "http2",
