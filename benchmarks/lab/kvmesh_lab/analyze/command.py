@@ -164,7 +164,10 @@ def read_live(overview: Overview) -> LiveFigures:
         requests=total.requests,
         overridden=total.overridden,
         own=total.own_requests,
-        reported=share_of(total.cached_tokens, total.reported_tokens),
+        saved=share_of(total.saved_tokens, total.answered_tokens),
+        saved_tokens=total.saved_tokens,
+        saved_s=total.saved_us / 1e6,
+        predicted_alone=share_of(total.saved_tokens - total.cached_tokens, total.saved_tokens),
         cached=share_of(total.own_cached_tokens, total.own_reported_tokens),
         predicted=share_of(total.own_predicted_tokens, total.own_prompt_tokens),
         round_robin=share_of(total.own_round_robin_tokens, total.own_prompt_tokens),
@@ -209,13 +212,23 @@ def reuse_table(reuse: Reuse) -> Table:
     return table
 
 
+def _saved(traffic: LiveTraffic) -> str:
+    """Return what caches saved in words, and what of it no engine has confirmed."""
+    words = (
+        f"{traffic.saved_tokens:,}, {percent(traffic.saved)} of prompt tokens, "
+        f"{traffic.saved_s:,.1f} engine-seconds"
+    )
+    alone = traffic.predicted_alone
+    return f"{words}; {percent(alone)} of it predicted, engines do not say" if alone else words
+
+
 def live_table(figures: LiveFigures) -> Table:
     """Return a running mesh's figures."""
     traffic = figures.traffic
     table = _table(f"{traffic.requests:,} requests in the last ten minutes")
     usable = sum(one.usable for one in figures.workers)
     for name, value in (
-        ("prompt tokens cached, engines say", percent(traffic.reported)),
+        ("prefill tokens saved", _saved(traffic)),
         ("requests that named another policy, or a worker", f"{traffic.overridden:,}"),
         ("requests routed by cache, by the mesh's own policy", f"{traffic.own:,}"),
         ("… cached, engines say", percent(traffic.cached)),

@@ -15,7 +15,7 @@ _MOST_KNOWN: Final = 4096
 _UNREAD: Final = frozenset({400, 422})
 """What an upstream may answer to a field that it does not know."""
 
-_FORMS: Final = frozenset({"chat", "completions"})
+ASKED_FORMS: Final = frozenset({"chat", "completions"})
 """APIs whose streams report usage only to who asks for it."""
 
 
@@ -97,7 +97,8 @@ class AskedUsage:
         """Have usage left out of what passes of an upstream's stream, if it was asked for."""
         if self._asked:
             stream.hides_usage = True
-            self._takers.gave(origin)
+            if origin not in self._takers.gives:
+                self._takers.gave(origin)
 
     def doubt(self, origin: str) -> bool:
         """As `Asked` says."""
@@ -110,8 +111,3 @@ class AskedUsage:
         """As `Asked` says."""
         if self._doubted == origin:
             self._takers.refuses.discard(origin)
-
-
-def asked_usage(takers: Takers | None, form: str) -> AskedUsage | None:
-    """Return what asks for the usage of a stream of this API, None: nothing does."""
-    return None if takers is None or form not in _FORMS else AskedUsage(takers)

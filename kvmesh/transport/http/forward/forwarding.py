@@ -11,7 +11,7 @@ from kvmesh._native import EventStream
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.members.poison_guard import key_of
 from kvmesh.errors import KvMeshError
-from kvmesh.transport.http.forward.asked import AskedUsage, asked_usage
+from kvmesh.transport.http.forward.asked import AskedUsage
 from kvmesh.transport.http.forward.continued import ContinuedStream
 from kvmesh.transport.http.forward.endings import (
     POISON,
@@ -116,7 +116,7 @@ class Forward:
         keep = options.keep if stream and resumption is None else None
         if keep is not None and getattr(plan, "go_on", None):
             self.resumption = keep.begin(exchange.request, options.form)
-        self.asks = asked_usage(options.usage if stream else None, options.form)
+        self.asks = AskedUsage(options.usage) if stream and options.usage is not None else None
         comments_s = options.comments_s if stream else None
         deadline_s = options.deadline_s
         if not stream and deadline_s is not None and deadline_s >= pool.first_byte_s:

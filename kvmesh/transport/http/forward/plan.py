@@ -210,8 +210,8 @@ class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     gets its head and then a comment each so many seconds while the first byte is awaited, or each
     third of the time that it says it waits for a byte; the first at once if it is held. `keep`
     keeps what streams need to go on when their upstream is lost; None: none goes on. `usage` are
-    the upstreams that take a stream's body that asks for usage, as all then do of chats and
-    completions; None: only those whose clients ask.
+    the upstreams that take a stream's body that asks for usage, as all then do; None: only those
+    do whose clients ask.
     """
 
     max_retries: int = 2

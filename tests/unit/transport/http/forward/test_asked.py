@@ -3,10 +3,11 @@ from typing import Any
 
 import pytest
 
+from kvmesh.app.prompts.reading_parts import by_path
 from kvmesh.core.engines.event_stream import new_event_stream
-from kvmesh.transport.http.forward.asked import AskedUsage, Takers, asked_usage, is_unread
+from kvmesh.transport.http.forward.asked import AskedUsage, Takers, is_unread
 from kvmesh.transport.http.forward.message import message_to
-from kvmesh.transport.http.forward.plan import Target
+from kvmesh.transport.http.forward.plan import ForwardOptions, Target
 from kvmesh.transport.http.forward.resume import StreamKeep
 from tests.unit.transport.http.forward.told_events import BODY, Asked
 
@@ -78,14 +79,6 @@ def test_who_has_given_usage_is_not_doubted_and_what_is_known_is_bounded(
     assert takers.refuses == {"http://w3"}, "another request doubted it"
 
 
-@pytest.mark.parametrize(
-    ("form", "asks"), [("chat", True), ("completions", True), ("messages", False)]
-)
-def test_only_apis_that_do_not_report_unasked_are_asked(form: str, asks: bool) -> None:
-    assert (asked_usage(Takers(), form) is not None) == asks
-    assert asked_usage(None, form) is None
-
-
 def test_a_message_asks_for_what_is_wanted_of_it() -> None:
     exchange: Any = Asked()
     exchange.scope.trace = None
@@ -99,3 +92,13 @@ def test_a_message_asks_for_what_is_wanted_of_it() -> None:
     assert json.loads(ids.body) == {**json.loads(BODY), "return_token_ids": True}
     assert json.loads(usage.body)["stream_options"] == {"include_usage": True}
     assert neither.body == BODY
+
+
+def test_only_apis_that_do_not_report_unasked_are_asked() -> None:
+    takers = Takers()
+    options = by_path(ForwardOptions(usage=takers))
+
+    asked = [path for path, one in options.items() if one.usage is takers]
+
+    assert sorted(asked) == ["/v1/chat/completions", "/v1/completions"]
+    assert options["/v1/messages"].usage is None
