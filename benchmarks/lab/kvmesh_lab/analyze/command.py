@@ -212,23 +212,15 @@ def reuse_table(reuse: Reuse) -> Table:
     return table
 
 
-def _saved(traffic: LiveTraffic) -> str:
-    """Return what caches saved in words, and what of it no engine has confirmed."""
-    words = (
-        f"{traffic.saved_tokens:,}, {percent(traffic.saved)} of prompt tokens, "
-        f"{traffic.saved_s:,.1f} engine-seconds"
-    )
-    alone = traffic.predicted_alone
-    return f"{words}; {percent(alone)} of it predicted, engines do not say" if alone else words
-
-
 def live_table(figures: LiveFigures) -> Table:
     """Return a running mesh's figures."""
     traffic = figures.traffic
     table = _table(f"{traffic.requests:,} requests in the last ten minutes")
     usable = sum(one.usable for one in figures.workers)
     for name, value in (
-        ("prefill tokens saved", _saved(traffic)),
+        ("prefill tokens saved", f"{traffic.saved_tokens:,}, {percent(traffic.saved)} of prompts"),
+        ("… worth", f"{traffic.saved_s:,.1f} engine-seconds"),
+        ("… predicted, as engines do not say", percent(traffic.predicted_alone)),
         ("requests that named another policy, or a worker", f"{traffic.overridden:,}"),
         ("requests routed by cache, by the mesh's own policy", f"{traffic.own:,}"),
         ("… cached, engines say", percent(traffic.cached)),
