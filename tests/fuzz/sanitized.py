@@ -57,7 +57,10 @@ class Decoder(msgspec.Struct, frozen=True):
 DECODERS: Final = {
     "json": Decoder(
         "bodies",
-        ("scan.c", "scan_tokens.c", "scan_python.c", "scanned.c", "json_text.c", "json_copy.c"),
+        (
+            *("scan.c", "scan_tokens.c", "scan_python.c", "scanned.c", "json_text.c"),
+            *("json_copy.c", "usage_wish.c"),
+        ),
         ("scan",),
     ),
     "json_size": Decoder("bodies", ("json_size.c",), ("json_size",)),
