@@ -67,7 +67,8 @@ def test_who_has_given_usage_is_not_doubted_and_what_is_known_is_bounded(
     takers = Takers()
     one = AskedUsage(takers)
     one.sent(STREAM, W1, ids=False)
-    one.watch(new_event_stream(), W1)
+    for _ in range(2):
+        one.watch(new_event_stream(), W1)
 
     assert not is_unread(400, W1, one, None)
     takers.gave(W2)

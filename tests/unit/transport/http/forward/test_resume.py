@@ -138,6 +138,7 @@ def test_who_rejects_them_is_asked_no_more_and_who_gave_them_is_believed() -> No
     other = begun(keep)
     other.sent(None, b"", "http://w1", True)
     assert not is_unread(400, "http://w1", other)
+    one.absolve("http://w2")
 
 
 def test_who_rejects_the_request_itself_is_asked_again() -> None:
