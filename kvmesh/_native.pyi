@@ -176,6 +176,9 @@ class EventStream:
     due: int
     """The tokens at which `take` says so; 1 at first."""
 
+    hides_usage: bool
+    """Whether events that report usage alone, without a choice, do not pass: False at first."""
+
     @property
     def tokens(self) -> int:
         """How many events that carry output have ended."""
@@ -425,6 +428,13 @@ class Scanned:
         """Return what is kept of each message of a chat, beside `domain` and its bytes; None for
         nothing, then its number, its place in `kept`, and where in the body it begins and ends.
         """
+
+def ask_usage(body: bytes, ids: bool, /) -> bytes | None:
+    """Return the body of a stream that asks for usage as well, and with `ids` for token ids; the
+    rest is its own bytes. None where it asks for usage itself, or it is not read how to ask.
+
+    `continuous_usage_stats` stays as it is. 0.1 us for 400 B, 0.1 ns a byte of long texts.
+    """
 
 def scan(body: bytes, chat: bool, /) -> Scanned | None:
     """Return what routing reads of a chat or else a completion, kept as the bytes that it is.
@@ -1714,14 +1724,19 @@ class Histogram:
 
 @final
 class TokenCounts:
-    """Prompt tokens of served answers, and of those whose engine told its cache use: all
-    (`reported`), predicted to be cached, and cached by its word.
+    """Prompt tokens of answers, and of those whose engine told its cache use: all (`reported`),
+    predicted to be cached, and cached by its word.
+
+    `saved` were not computed since they were cached, by the engine's word or, where it says
+    nothing, as predicted; `saved_s` is how long that would have taken there, in seconds.
     """
 
     prompt: int
     reported: int
     predicted: int
     cached: int
+    saved: int
+    saved_s: float
 
     def __new__(cls) -> Self: ...
 

@@ -95,6 +95,7 @@ static PyMethodDef *const functions[] = {
     native_scan_methods,
     native_scanned_methods,
     native_take_methods,
+    native_usage_methods,
 };
 
 static struct PyModuleDef definition = {

@@ -79,6 +79,10 @@ async def test_it_loads_and_shows_requests_as_they_come(
     await expect(rows.first).to_contain_text("done")
     await expect(rows.first).to_contain_text("costs least of 3 workers")
     await expect(page.locator("#tiles")).to_contain_text("2 so far, 0 failed")
+    saved = page.locator("#tiles > div").first
+    await expect(saved).to_contain_text(
+        re.compile(r"Prefill tokens saved\d.*\d\d % of prompts so far, worth \d.* engine-seconds$")
+    )
     await expect(page.locator("#tiles")).to_contain_text(re.compile(r"Prompt cached\d\d %"))
     await expect(page.locator("figure svg path.ours").first).to_be_attached()
     await expect(page.locator("#replicas")).to_contain_text("default-0")

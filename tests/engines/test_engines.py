@@ -60,6 +60,31 @@ def test_predictions_are_what_the_engine_reuses_under_eviction(stack: Stack) -> 
     assert all(least <= count <= most for count in held[0].values())
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_streams_count_and_who_does_not_ask_for_usage_gets_none(stack: Stack, path: str) -> None:
+    http, mesh = stack.mesh.http, stack.mesh
+    text = f"A stream of {path} that says what it reused. " * 20
+    prompt: dict[str, object] = {"prompt": text}
+    if "chat" in path:
+        prompt = {"messages": [{"role": "user", "content": text}]}
+    body = {"model": "tiny", "max_tokens": 4, "stream": True, "temperature": 0, **prompt}
+
+    def accesses() -> int:
+        pages = [mesh.status(number)["accesses"] for number in range(len(mesh.routers))]
+        return sum(one["told"] for page in pages for one in page.values())
+
+    before = accesses()
+    quiet = http.post(mesh.front_url + path, json=body).text
+    asked = http.post(
+        mesh.front_url + path, json={**body, "stream_options": {"include_usage": True}}
+    ).text
+
+    assert '"usage":{' not in quiet
+    assert quiet.endswith("data: [DONE]\n\n")
+    assert asked.count('"usage":{') == 1
+    assert accesses() == before + 2
+
+
 def test_a_sidecar_killed_and_started_again_replays_the_engines_history(stack: Stack) -> None:
     stack.mesh.settle()
     before = stack.mesh.blocks()

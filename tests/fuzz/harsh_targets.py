@@ -84,6 +84,7 @@ def _cache() -> Any:
 
 def _json(data: bytes) -> Iterator[Call]:
     yield partial(core.scan_tokens, data)
+    yield partial(core.ask_usage, data, True)
     for chat in (False, True):
         kept = core.scan(data, chat)
         yield partial(core.scan, data, chat)

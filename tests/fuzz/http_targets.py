@@ -97,8 +97,12 @@ def sse(data: bytes) -> None:
     if pieces and data[:1] >= LONG:
         pieces[0] *= 1 + OVERLONG // max(1, len(pieces[0]))
         rest = b"".join(pieces)
-    pure, native = EventStream(), new_event_stream()
+    pure, native, hiding = EventStream(), new_event_stream(), new_event_stream()
+    hiding.hides_usage = True
     for piece in pieces:
+        hiding.take(piece, 1)
+        hiding.feed(piece)
+        hiding.take(b"%x\r\n%b\r\n" % (len(piece), piece), 0)
         assert native.take(piece, 1) == pure.take(piece, 1)
         assert native.feed(piece) == pure.feed(piece)
         framed = b"%x\r\n%b\r\n" % (len(piece), piece)

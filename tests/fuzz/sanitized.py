@@ -57,13 +57,18 @@ class Decoder(msgspec.Struct, frozen=True):
 DECODERS: Final = {
     "json": Decoder(
         "bodies",
-        ("scan.c", "scan_tokens.c", "scan_python.c", "scanned.c", "json_text.c", "json_copy.c"),
+        (
+            *("scan.c", "scan_tokens.c", "scan_python.c", "scanned.c", "json_text.c"),
+            *("json_copy.c", "usage_wish.c"),
+        ),
         ("scan",),
     ),
     "json_size": Decoder("bodies", ("json_size.c",), ("json_size",)),
     "engine_events": Decoder("engines", ("engine_batch.c", "engine_events.c"), ("engine_cache",)),
     "event_streams": Decoder(
-        "wire", ("sse.c", "sse_twin.c", "events.c", "keep.c", "keep_scan.c"), ("sse", "kept")
+        "wire",
+        ("sse.c", "sse_twin.c", "events.c", "keep.c", "keep_scan.c", "unasked.c"),
+        ("sse", "kept"),
     ),
     "http2": Decoder(
         "http2",

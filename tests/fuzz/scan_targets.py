@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from kvmesh._native import ask_usage, scan_json, scan_tokens
 from kvmesh._native import scan as native_scan
-from kvmesh._native import scan_json, scan_tokens
 from kvmesh.core.prompts.json_size import BETWEEN
 from tests.fuzz.http_targets import cut
 from tests.fuzz.stories.json_bodies import build_body
@@ -24,6 +24,7 @@ NAMES: Final = (
     *("tool_choice", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt"),
     *("continue_final_message", "role", "content", "name", "tool_calls", "tool_call_id", "type"),
     *("text", "refusal", "thinking", "function", "assistant", "tool", "input_text", "image_url"),
+    *("stream_options", "include_usage"),
 )
 FRAGMENTS: Final[tuple[bytes, ...]] = (
     *(b'{"messages":[', b'{"role":"user","content":"', b'"},', b'"}]}', b'{"prompt":"', b'"}'),
@@ -46,6 +47,8 @@ def scan(data: bytes) -> None:
     found = scan_tokens(data)
     assert found is None or found == naive.scan_tokens(data)
     assert naive.agrees(data)
+    asked = ask_usage(data, False)
+    assert asked is None or b'"include_usage":true' in asked
     for chat in (False, True):
         kept = native_scan(data, chat)
         assert kept is None or kept.body is data

@@ -13,6 +13,7 @@ from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.chat.inference import Parsed
 from kvmesh.core.members.answer_check import Form
 from kvmesh.core.programs.turn import Turn
+from kvmesh.transport.http.forward.asked import ASKED_FORMS
 from kvmesh.transport.http.forward.plan import ForwardOptions
 from kvmesh.transport.http.openai import ENDPOINTS
 from kvmesh.transport.http.server.request import Request
@@ -50,7 +51,11 @@ def stored_answer(parsed: Parsed) -> str:
 def by_path(options: ForwardOptions) -> dict[str, ForwardOptions]:
     """Return how requests are forwarded that have a prompt, by their path: with the API's form."""
     return {
-        path: msgspec.structs.replace(options, form=cast("Form", endpoint.kind))
+        path: msgspec.structs.replace(
+            options,
+            form=cast("Form", endpoint.kind),
+            usage=options.usage if endpoint.kind in ASKED_FORMS else None,
+        )
         for path, endpoint in ENDPOINTS.items()
         if endpoint.prompt is not None
     }

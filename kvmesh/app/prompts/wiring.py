@@ -23,6 +23,7 @@ from kvmesh.core.routing.model_policy import ModelPolicies, parse_model_policy
 from kvmesh.observe import get_logger
 from kvmesh.settings.requests import SloSettings
 from kvmesh.settings.roles import RouterSettings
+from kvmesh.transport.http.forward.asked import Takers
 from kvmesh.transport.http.forward.plan import ForwardOptions
 from kvmesh.transport.http.forward.resume import StreamKeep
 from kvmesh.transport.http.upstream.client import UpstreamPool
@@ -91,6 +92,7 @@ def forward_options(settings: RouterSettings, streams: StreamKeep | None = None)
         keep=streams,
         max_retries=settings.upstream.max_retries,
         reads_usage=True,
+        usage=Takers(),
         deadline_s=settings.stream.request_timeout_s or None,
         comments_s=settings.stream.sse_comment_s or None,
     )

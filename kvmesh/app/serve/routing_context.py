@@ -94,6 +94,8 @@ class RoutingCounters:
     def as_dict(self) -> dict[str, int]:
         """Return every plain counter by name, requests by how they ended among them.
 
+        `saved_tokens` of `prompt_tokens` were not computed since they were cached, which would have
+        taken `saved_ms`: `cached_tokens` of them by engines' word, the others as predicted.
         Of the finished ones `errors_passed_on` were the worker's own answers of 5xx.
         """
         found = {
@@ -104,6 +106,8 @@ class RoutingCounters:
             "reported_tokens": self.tokens.reported,
             "predicted_tokens": self.tokens.predicted,
             "cached_tokens": self.tokens.cached,
+            "saved_tokens": self.tokens.saved,
+            "saved_ms": round(self.tokens.saved_s * 1000.0),
             **self.ends.by_outcome(),
         }
         return dict(sorted(found.items()))

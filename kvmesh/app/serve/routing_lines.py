@@ -47,7 +47,9 @@ def log_accessed(
 
 
 class RoutingSummary:
-    """Sums up what was routed since the summary before. Token counts are of engines that tell."""
+    """Sums up what was routed since the summary before. `prompt_tokens` and `saved_tokens` are of
+    all answers, `overlap_tokens` predicted of them; hits and misses of those whose engines tell.
+    """
 
     def __init__(self, context: RoutingContext, index: KvIndex) -> None:
         self._context = context
@@ -68,7 +70,8 @@ class RoutingSummary:
         counted = {
             "requests": context.counters.requests,
             "prompt_tokens": tokens.prompt,
-            "overlap_tokens": tokens.predicted,
+            "saved_tokens": tokens.saved,
+            "overlap_tokens": tokens.predicted + tokens.saved - tokens.cached,
             "hit_tokens": tokens.cached,
             "miss_tokens": tokens.reported - tokens.cached,
             "kv_blocks_created": index.stored,

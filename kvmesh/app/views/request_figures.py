@@ -47,10 +47,18 @@ REQUESTS: Final = Table[RoutingContext](
     Figure("gauge", "kvmesh_panic", lambda one: one.workers.panic,
            "1 while no engine answers its probes in time and requests go there all the same."),
     Figure("counter", "kvmesh_prompt_tokens", lambda one: {
-               "all": one.routing.tokens.reported,
+               "all": one.routing.tokens.prompt,
+               "saved": one.routing.tokens.saved,
+               "reported": one.routing.tokens.reported,
                "predicted_cached": one.routing.tokens.predicted,
                "cached": one.routing.tokens.cached},
-           "Prompt tokens of answers whose engine reported its cache use.", ("kind",)),
+           "Prompt tokens of all answers (all), and those not computed since they were cached "
+           "(saved): by the engine's word, or as predicted where it does not report its cache use. "
+           "Of answers whose engine does (reported): predicted_cached, and cached by its word; "
+           "saved less cached is what is predicted alone.", ("kind",)),
+    Figure("counter", "kvmesh_saved_seconds", lambda one: one.routing.tokens.saved_s,
+           "Engine time that computing the saved prompt tokens would have taken, at each worker's "
+           "learned speed."),
     Figure("counter", "kvmesh_unforeseen_requests", lambda one: dict(one.routing.unforeseen),
            "Served requests whose engine's cache use cannot be predicted, by why; they are no "
            "evidence for or against an index.", ("reason",)),
@@ -87,7 +95,7 @@ TOTALS: Final = Table[Totals](
            "(lost).",
            ("kind",)),
     Figure("counter", "kvmesh_output_tokens", lambda one: one.output_tokens,
-           "Tokens generated, by the engines' word."),
+           "Tokens generated, by the engines' word, else as many as their streams had."),
     Figure("histogram", "kvmesh_time_to_first_token_seconds", lambda one: one.ttft_s,
            "From the decision to the first token."),
     Figure("histogram", "kvmesh_inter_token_latency_seconds", lambda one: one.itl_s,

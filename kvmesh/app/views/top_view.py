@@ -66,7 +66,7 @@ def measure(seconds: Sequence[TrafficSecond], now: int) -> Present:
     return Present(
         requests_per_s=total.requests / WINDOW_S,
         failed=total.failed + total.refused,
-        hit_share=share_of(total.cached_tokens, total.reported_tokens),
+        hit_share=share_of(total.saved_tokens, total.answered_tokens),
         round_robin_share=share_of(total.round_robin_tokens, total.shadowed_tokens),
         shadowed_share=share_of(total.shadowed_tokens, total.prompt_tokens),
         ttft_p50_ms=sketch_quantile(total.ttft, 0.5),

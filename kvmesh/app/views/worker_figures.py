@@ -136,8 +136,8 @@ ACCESSES: Final = Table[AccessReport](
            shown=Shown("accessed_tokens", replicas="sum", bucket="sum")),
     Figure("counter", "kvmesh_worker_accesses", lambda one: {
                "told": one.reported, "untold": one.untold},
-           "Served answers by whether they reported what was reused (untold: streams without usage,"
-           " engines that do not report it).", ("usage",)),
+           "Served answers by whether they reported what was reused (untold: engines that do not "
+           "report it).", ("usage",)),
     labels=("worker",),
 )
 

@@ -25,6 +25,9 @@ class TrafficSecond(msgspec.Struct):
     whose name begins with `own_` are of the same ones, so that they compare: `own_requests` that
     the router's own policy routed by cache, of which all three are known. `overridden` finished
     whose clients named another policy, or a worker.
+    `saved_tokens` of `answered_tokens`, those of all answers, were not computed since they were
+    cached: `cached_tokens` by the engines' word, the others as predicted, where an engine says
+    nothing. `saved_us` is how long computing them would have taken.
     `ttft` and `round_robin_ttft` are sketches of milliseconds.
     """
 
@@ -47,13 +50,16 @@ class TrafficSecond(msgspec.Struct):
     own_round_robin_tokens: int = 0
     own_reported_tokens: int = 0
     own_cached_tokens: int = 0
+    answered_tokens: int = 0
+    saved_tokens: int = 0
+    saved_us: int = 0
     ttft: Sketch = {}
     round_robin_ttft: Sketch = {}
 
 
 TrafficRow = tuple[
     int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int,
-    Sketch, Sketch,
+    int, int, int, Sketch, Sketch,
 ]  # fmt: skip
 """The fields of a `TrafficSecond`, in their order."""
 

@@ -268,7 +268,7 @@ def has_no_token(form: Form, stream: EventStream, events: bytes, asked: bytes) -
     usage = stream.usage
     if usage is None or usage.completion_tokens or usage.stop not in ENDED:
         return False
-    counted = b'"completion_tokens"' in events
+    counted = usage.prompt_tokens > 0 or b'"completion_tokens"' in events  # it may not have passed
     if b"content_filter" in events or (form == "completions" and not counted):
         return False
     if any(carries(data, roles=not counted) for data in datas(events)):

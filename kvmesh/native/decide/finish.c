@@ -291,13 +291,11 @@ PyObject *decider_finish(Decider *self, ARGUMENTS) {
         return NULL;
     }
     ring_ended(self->ring, record, state, status, now);
-    if (totals_ended(self->totals, record) < 0 || (served && learn(self, placed, now) < 0)) {
+    /* Of a prompt that was computed elsewhere the engine that decodes says nothing. */
+    int told = record->has_usage && record->usage_cached != UNKNOWN && !placed->prefilled;
+    if (totals_ended(self->totals, self->counts, record, told) < 0 ||
+        (served && learn(self, placed, now) < 0)) {
         return NULL;
-    }
-    if (served) {
-        long long cached = record->has_usage && !placed->prefilled ? record->usage_cached : UNKNOWN;
-        tokens_served(self->counts, placed->prompt_tokens, record->usage_prompt,
-                      record->chosen.overlap_blocks * record->block_size, cached);
     }
     return Py_BuildValue("ON", live ? (PyObject *)booking : Py_None, PyBool_FromLong(well));
 }

@@ -71,7 +71,9 @@ PyTypeObject histogram_type = {
     .tp_members = histogram_members, .tp_methods = histogram_methods,
 };
 
-MEMBERS(token_members, FIELDS(TokenCounts, T_LONGLONG, 0, prompt, reported, predicted, cached))
+MEMBERS(token_members,
+    FIELDS(TokenCounts, T_LONGLONG, 0, prompt, reported, predicted, cached, saved)
+    FIELDS(TokenCounts, T_DOUBLE, 0, saved_s))
 
 PyTypeObject token_counts_type = {
     PLAIN_TYPE("TokenCounts", TokenCounts),

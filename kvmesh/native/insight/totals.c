@@ -8,7 +8,7 @@
 #define LEAST_MS 0.01
 #define MOST_MS 1e12
 
-enum { SERVER_ERROR = 500 };
+enum { CLIENT_ERROR = 400, SERVER_ERROR = 500 };
 
 static int sketch_add(Sketch *sketch, double ms) {
     double bounded = ms > LEAST_MS ? ms : LEAST_MS;
@@ -81,7 +81,8 @@ static void count_whole(Totals *self, const Record *record) {
     double duration_s = duration > 0.0 ? duration : 0.0;
     long long size = record->block_size, overlap = record->chosen.overlap_blocks;
     long long best = record->best_overlap_blocks > overlap ? record->best_overlap_blocks : overlap;
-    long long output = record->has_usage ? record->usage_completion : 0;
+    long long told = record->has_usage ? record->usage_completion : 0;
+    long long output = told > 0 ? told : record->output_tokens;
     histogram_observe(self->duration_s, duration_s);
     self->prompt_tokens += record->prompt_tokens;
     self->output_tokens += output;
@@ -98,7 +99,30 @@ static void count_whole(Totals *self, const Record *record) {
     }
 }
 
-int totals_ended(Totals *self, const Record *record) {
+/* Count what caches saved of an answer's prompt: by its engine's word, else as it was predicted. These
+ * sums are what every page, metric and log line of the benefit shows.
+ */
+static void count_saved(TokenCounts *tokens, long long *counts, const Record *record, int told) {
+    long long predicted = record->chosen.overlap_blocks * record->block_size;
+    long long prompt = told ? record->usage_prompt : record->prompt_tokens;
+    long long saved = told ? record->usage_cached : predicted < prompt ? predicted : prompt;
+    double saved_ms = (double)saved * record->chosen.ms_per_token;
+    if (told) {
+        tokens->reported += prompt;
+        tokens->predicted += predicted;
+        tokens->cached += saved;
+        counts[REPORTED_TOKENS] += prompt;
+        counts[CACHED_TOKENS] += saved;
+    }
+    tokens->prompt += prompt;
+    tokens->saved += saved;
+    tokens->saved_s += saved_ms / 1000.0;
+    counts[ANSWERED_TOKENS] += prompt;
+    counts[SAVED_TOKENS] += saved;
+    counts[SAVED_US] += llround(saved_ms < MOST_MS ? saved_ms * 1000.0 : MOST_MS);
+}
+
+int totals_ended(Totals *self, TokenCounts *tokens, const Record *record, int told) {
     long long prompt = record->prompt_tokens;
     Second *second;
     if (record->state == FINISHED) {
@@ -118,9 +142,8 @@ int totals_ended(Totals *self, const Record *record) {
             counts[FORESEEN_TOKENS] += prompt;
             counts[PREDICTED_TOKENS] += record->chosen.overlap_blocks * record->block_size;
         }
-        if (record->has_usage && record->usage_cached != UNKNOWN) {
-            counts[REPORTED_TOKENS] += record->usage_prompt;
-            counts[CACHED_TOKENS] += record->usage_cached;
+        if (record->status < CLIENT_ERROR) {
+            count_saved(tokens, counts, record, told);
         }
     }
     return isnan(record->first_token_s) ? 0 : sketch_add(&second->ttft, record_ttft_ms(record));

@@ -16,7 +16,8 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    long long prompt, reported, predicted, cached; /* served answers */
+    long long prompt, reported, predicted, cached, saved; /* of answers */
+    double saved_s;
 } TokenCounts;
 
 typedef struct {
@@ -35,7 +36,8 @@ enum {
     REQUESTS, REFUSED_REQUESTS, FINISHED_REQUESTS, FAILED_REQUESTS, PROMPT_TOKENS_SUM,
     FORESEEN_TOKENS, PREDICTED_TOKENS, REPORTED_TOKENS, CACHED_TOKENS, SHADOWED_TOKENS,
     ROUND_ROBIN_TOKENS, OVERRIDDEN, OWN_REQUESTS, OWN_PROMPT_TOKENS, OWN_PREDICTED_TOKENS,
-    OWN_ROUND_ROBIN_TOKENS, OWN_REPORTED_TOKENS, OWN_CACHED_TOKENS, SECOND_COUNTS
+    OWN_ROUND_ROBIN_TOKENS, OWN_REPORTED_TOKENS, OWN_CACHED_TOKENS, ANSWERED_TOKENS, SAVED_TOKENS,
+    SAVED_US, SECOND_COUNTS
 };
 
 typedef struct {
@@ -62,18 +64,7 @@ void histogram_observe(Histogram *histogram, double value);
  */
 int totals_decided(Totals *totals, double now);
 
-/* Count a request that ended, all that is known without its shadow. -1 with an error set. */
-int totals_ended(Totals *totals, const Record *record);
-
-/* Count the prompt of a served answer. `cached` UNKNOWN: the
- * engine did not say; then `reported` and `predicted` do not count.
+/* Count a request that ended, all that is known without its shadow. `told`: its engine said what it had
+ * cached of the prompt. -1 with an error set.
  */
-static inline void tokens_served(TokenCounts *tokens, long long prompt, long long reported,
-                                 long long predicted, long long cached) {
-    tokens->prompt += prompt;
-    if (cached != UNKNOWN) {
-        tokens->reported += reported;
-        tokens->predicted += predicted;
-        tokens->cached += cached;
-    }
-}
+int totals_ended(Totals *totals, TokenCounts *tokens, const Record *record, int told);

@@ -30,6 +30,7 @@ static int count_events(EventStream *self, const char *at, Py_ssize_t size) {
         } else if (kind <= EVENT_REASON) {
             self->tokens++;
             self->reasoned |= kind == EVENT_REASON;
+            self->reported |= kind == EVENT_USAGE;
             TRY_IF(kind != EVENT_TOKEN, stream_keep_usage(self, at, end - at));
         } else if (kind == EVENT_END) {
             self->done = 1;
@@ -116,7 +117,14 @@ static PyObject *stream_feed(EventStream *self, PyObject *data) {
     REFUSE_OR_NULL(!PyBytes_CheckExact(data), PyExc_TypeError, "bytes, not %.50s",
                    Py_TYPE(data)->tp_name);
     PyObject *passed = feed_piece(self, data);
-    if (self->keeper == NULL || passed == NULL || !PyBytes_CheckExact(passed)) {
+    if (passed == NULL || !PyBytes_CheckExact(passed)) {
+        return passed;
+    }
+    if (self->hides_usage && (self->reported || self->handed_over)) {
+        passed = without_usage(passed);
+        self->reported = 0;
+    }
+    if (self->keeper == NULL || passed == NULL) {
         return passed;
     }
     return keeper_pass(self->keeper, passed);
@@ -138,13 +146,20 @@ static int keep_usages(EventStream *self, const char *at, const char *end) {
     return 0;
 }
 
-/* Return what `take` says of chunks that it took, with those to pass instead, if there are any. */
-static PyObject *taken(EventStream *self, PyObject *chunks, int ended) {
+/* Return what `take` says of chunks that it took, with those to pass instead, if there are any.
+ * `reported`: they may report usage. */
+static PyObject *taken(EventStream *self, PyObject *chunks, int ended, int reported) {
     long flags = STREAM_TAKEN | (self->tokens >= self->due ? STREAM_DUE : 0) | (ended ? STREAM_ENDED : 0);
-    if (self->keeper == NULL) {
+    int hides = self->hides_usage && reported;
+    if (self->keeper == NULL && !hides) {
         return PyLong_FromLong(flags);
     }
-    PyObject *passed = keeper_pass_chunks(self->keeper, chunks);
+    PyObject *passed = hides ? chunks_without_usage(chunks) : Py_NewRef(chunks);
+    if (passed != NULL && self->keeper != NULL) {
+        PyObject *left = passed;
+        passed = keeper_pass_chunks(self->keeper, left);
+        Py_DECREF(left);
+    }
     NEED_OR_NULL(passed);
     if (passed != chunks && flags == STREAM_TAKEN) {
         return passed; /* as of most chunks of a stream that is kept */
@@ -161,7 +176,7 @@ static PyObject *take_by_twin(EventStream *self, PyObject *const *args) {
     if (twin == NULL || stream_count_twins(self, twin, found) < 0 || flags < 0) {
         return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
     }
-    return flags == 0 ? PyLong_FromLong(0) : taken(self, args[0], (flags & STREAM_ENDED) != 0);
+    return flags == 0 ? PyLong_FromLong(0) : taken(self, args[0], (flags & STREAM_ENDED) != 0, 1);
 }
 
 static PyObject *stream_take(EventStream *self, ARGUMENTS) {
@@ -207,7 +222,7 @@ static PyObject *stream_take(EventStream *self, ARGUMENTS) {
     if (last != EVENT_RARE) {
         self->complete = last == EVENT_END;
     }
-    return taken(self, args[0], ended);
+    return taken(self, args[0], ended, (kinds & 1u << EVENT_USAGE) != 0);
 }
 
 static PyObject *stream_keep(EventStream *self, NAMED_ARGUMENTS) {
@@ -323,7 +338,8 @@ GETTERS(stream_properties,
 
 MEMBERS(stream_members,
     FIELDS(EventStream, T_PYSSIZET, READONLY, tokens)
-    FIELDS(EventStream, T_PYSSIZET, 0, due))
+    FIELDS(EventStream, T_PYSSIZET, 0, due)
+    FIELDS(EventStream, T_BOOL, 0, hides_usage))
 
 METHODS(stream_methods,
     METHOD_O("feed", stream_feed),

@@ -39,7 +39,14 @@ typedef struct {
     Keeper *keeper;   /* of what passes, NULL unless it is asked for */
     Py_ssize_t tokens, due, twin_tokens, most_held;
     char done, reasoned, complete, handed_over; /* handed_over: the twin does everything */
+    char hides_usage, reported; /* the client did not ask for usage; an event of a piece reports it */
 } EventStream;
+
+/* Return whole events without those that report usage alone; takes the reference. NULL: no memory. */
+PyObject *without_usage(PyObject *passed);
+
+/* The same of whole chunks of HTTP, a new reference. */
+PyObject *chunks_without_usage(PyObject *chunks);
 
 /* Return a new reference to the twin. */
 PyObject *stream_twin(EventStream *self);

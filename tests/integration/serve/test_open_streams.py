@@ -36,6 +36,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
     MODELS,
 )
 KEPT = {
+    "AskedUsage": 1,
     "Connection": 1,
     "EventStream": 1,
     "Exchange": 1,

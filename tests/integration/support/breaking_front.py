@@ -17,7 +17,8 @@ from kvmesh_lab.mocker.command import Mocker
 from tests.integration.support.live_router import engine, mocker_options
 
 _END = b"\n\n"
-_REJECTED = b'{"error":{"message":"extra field: return_token_ids","type":"x","code":400}}'
+_REJECTED = b'{"error":{"message":"extra field","type":"x","code":400}}'
+_FIELDS = {"ids": ("return_token_ids",), "usage": ("stream_options",), "": ()}
 
 
 class Break(msgspec.Struct, frozen=True):
@@ -34,14 +35,15 @@ class Break(msgspec.Struct, frozen=True):
 class BreakingFront:
     """One engine as the router sees it. `prompts` are the bodies that came, `heads` their headers.
 
-    What it `rejects` is answered 400: bodies with `return_token_ids`, or all. `held`: streams whose
-    prompt is ids wait until it is set. `left`: streams whose client went away.
+    What it `rejects` is answered 400: bodies that ask for ids, for usage, for either, or all.
+    `held`: streams whose prompt is ids wait until it is set. `left`: streams whose client went
+    away.
     """
 
     def __init__(self, engine: Mocker, breaks: deque[Break]) -> None:
         self.prompts: list[dict[str, Any]] = []
         self.heads: list[dict[str, str]] = []
-        self.rejects: Literal["", "ids", "all"] = ""
+        self.rejects: Literal["", "ids", "usage", "both", "all"] = ""
         self.healthy = True
         self.held: asyncio.Event | None = None
         self.left = 0
@@ -72,7 +74,8 @@ class BreakingFront:
         self.prompts.append(body)
         headers = asked.head.headers()
         self.heads.append({name.decode(): value.decode() for name, value in headers})
-        if self.rejects == "all" or (self.rejects and "return_token_ids" in body):
+        fields = _FIELDS.get(self.rejects, ("return_token_ids", "stream_options"))
+        if self.rejects == "all" or any(name in body for name in fields):
             exchange.respond(400, _REJECTED)
             return
         found = self._breaks.popleft() if self._breaks else None

@@ -96,7 +96,7 @@ async def test_an_ab_test_is_no_alarm(tmp_path: Path) -> None:
     traffic = json.loads(figures)["figures"]["traffic"]
     assert (traffic["requests"], traffic["overridden"], traffic["own"]) == (108, 54, 54)
     assert traffic["cached"] == pytest.approx(traffic["predicted"], abs=0.05)
-    assert traffic["cached"] - traffic["reported"] > 0.1
+    assert traffic["cached"] - traffic["saved"] > 0.1
 
 
 def conversations(sessions: int, turns: int) -> str:

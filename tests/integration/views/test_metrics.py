@@ -91,15 +91,14 @@ async def test_what_is_counted_is_what_happened() -> None:
         (worker,) = (await client.get("/v1/overview")).json()["workers"]
         truth = engine.ranks[0].statistics()
 
-    assert value(metrics, "kvmesh_worker_accesses_total", worker="w0", usage="told") == 4
-    # The client of the stream did not ask for its usage: what it reused is not known.
-    assert value(metrics, "kvmesh_worker_accesses_total", worker="w0", usage="untold") == 1
+    assert value(metrics, "kvmesh_worker_accesses_total", worker="w0", usage="told") == 5
+    assert value(metrics, "kvmesh_worker_accesses_total", worker="w0", usage="untold") == 0
     tokens = value(metrics, "kvmesh_worker_accessed_tokens_total", worker="w0")
     assert value(metrics, "kvmesh_worker_accessed_blocks_total", worker="w0") * 16 == tokens
-    assert 3 * len(PROMPT) - 3 * 16 <= tokens < truth.prefix_cache_hits
+    assert 4 * len(PROMPT) - 4 * 16 <= tokens <= truth.prefix_cache_hits
     assert status["accesses"]["w0"] == {
-        "told": 4,
-        "untold": 1,
+        "told": 5,
+        "untold": 0,
         "tokens": tokens,
         "blocks": tokens / 16,
     }
@@ -107,7 +106,7 @@ async def test_what_is_counted_is_what_happened() -> None:
     assert value(metrics, "kvmesh_requests_total", outcome="finished", status="2xx") == 5
     assert value(metrics, "kvmesh_decision_seconds_count", phase="decide") == 5
     assert value(metrics, "kvmesh_decision_seconds_count", phase="score") == 1
-    assert value(metrics, "kvmesh_output_tokens_total") == 12
+    assert value(metrics, "kvmesh_output_tokens_total") == 15
     best = value(metrics, "kvmesh_overlap_tokens_total", kind="best")
     assert best == value(metrics, "kvmesh_overlap_tokens_total", kind="predicted") > 3 * 1700
     assert value(metrics, "kvmesh_worker_usable", worker="w0") == 1

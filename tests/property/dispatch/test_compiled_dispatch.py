@@ -204,7 +204,7 @@ class Side:
         found["statistics"] = scheduler.statistics()
         found["tokens"] = [
             getattr(self.dispatch.tokens, name)
-            for name in ("prompt", "reported", "predicted", "cached")
+            for name in ("prompt", "reported", "predicted", "cached", "saved", "saved_s")
         ]
         found["accesses"] = self.dispatch.accesses.reports
         found["doubts"] = self.doubts

@@ -1,12 +1,13 @@
 """The naive model of what became of all requests: kvmesh/native/insight/totals.c."""
 
 from collections.abc import Sequence
-from math import ceil, log
+from math import ceil, floor, log
 from typing import Any, Final
 
 import msgspec
 from sortedcontainers import SortedDict
 
+from kvmesh._native import TokenCounts
 from kvmesh.core.insight.traffic import Sketch, TrafficSecond
 from tests.reference.insight.decision_record import Record
 from tests.reference.insight.histogram import Histogram
@@ -14,6 +15,7 @@ from tests.reference.insight.histogram import Histogram
 _LEAST_MS: Final = 0.01
 _MOST_MS: Final = 1e12
 _LOG_GAMMA: Final = log(1.05)
+_CLIENT_ERROR: Final = 400
 _SERVER_ERROR: Final = 500
 
 
@@ -43,6 +45,11 @@ def sketch_add(sketch: Sketch, ms: float) -> None:
     sketch[number] = sketch.get(number, 0) + 1
 
 
+def _rounded(number: float) -> int:
+    """Return as C rounds: halves away from 0."""
+    return floor(number + 0.5)
+
+
 class Totals:
     """Counts requests as they are decided and as they end, within these calls."""
 
@@ -54,6 +61,7 @@ class Totals:
         self.output_tokens = 0
         self.best_tokens = 0
         self.predicted_tokens = 0
+        self.tokens = TokenCounts()
         self._traffic = _Traffic(kept_s)
 
     def decided(self, now: float) -> None:
@@ -62,7 +70,7 @@ class Totals:
     def refused(self, now: float) -> None:
         self._traffic.at(now).refused += 1
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: Record, *, told: bool = True) -> None:
         assert record.ended_s is not None
         if record.state == "finished":
             self._count_whole(record, record.ended_s)
@@ -77,12 +85,28 @@ class Totals:
             if record.by_cache:
                 second.foreseen_tokens += record.prompt_tokens
                 second.predicted_tokens += record.overlap_blocks * record.block_size
-            usage = record.reported
-            if usage is not None and usage.cached_tokens is not None:
-                second.reported_tokens += usage.prompt_tokens
-                second.cached_tokens += usage.cached_tokens
+            if record.status < _CLIENT_ERROR:
+                self._count_saved(second, record, told=told)
         if record.ttft_ms is not None:
             sketch_add(second.ttft, record.ttft_ms)
+
+    def _count_saved(self, second: TrafficSecond, record: Record, *, told: bool) -> None:
+        usage, tokens = record.reported, self.tokens
+        predicted = record.overlap_blocks * record.block_size
+        prompt, saved = record.prompt_tokens, min(predicted, record.prompt_tokens)
+        if told and usage is not None and usage.cached_tokens is not None:
+            prompt, saved = usage.prompt_tokens, usage.cached_tokens
+            tokens.reported += prompt
+            tokens.predicted += predicted
+            tokens.cached += saved
+            second.reported_tokens += prompt
+            second.cached_tokens += saved
+        tokens.prompt += prompt
+        tokens.saved += saved
+        tokens.saved_s += saved * record.ms_per_token / 1000.0
+        second.answered_tokens += prompt
+        second.saved_tokens += saved
+        second.saved_us += _rounded(saved * record.ms_per_token * 1000.0)
 
     def compared(self, record: Record) -> None:
         if record.round_robin_blocks is None:
@@ -115,6 +139,7 @@ class Totals:
     def _count_whole(self, record: Record, ended_s: float) -> None:
         duration_s = max(0.0, ended_s - record.decided_s)
         output = record.reported.completion_tokens if record.reported is not None else 0
+        output = output or record.output_tokens
         self.duration_s.observe(duration_s)
         size, overlap = record.block_size, record.overlap_blocks
         self.prompt_tokens += record.prompt_tokens

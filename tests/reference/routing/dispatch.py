@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kvmesh._native import Booking, TokenCounts
+from kvmesh._native import Booking
 from kvmesh.core.admission.queue import AdmissionOptions, Refusal
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import NO_HASHES
@@ -76,7 +76,7 @@ class Dispatch:
         self.binding = LateBinding(scheduler, AdmissionOptions(max_backlog_ms=0.0))
         self.predictions = Predictions(scheduler.options.block_size)
         self.accesses = CacheAccesses()
-        self.tokens = TokenCounts()
+        self.tokens = totals_of(log).tokens
         self._distrust = distrust
         self.follows_events = follows_events
 
@@ -182,7 +182,7 @@ class Dispatch:
             one.record.output_tokens = one.output_tokens
             one.record.reported = usage
             ring_of(self.log).end(one.record, state, status, now)
-            totals_of(self.log).ended(one.record)
+            totals_of(self.log).ended(one.record, told=not one.request.prefilled)
             if one.decision is not None and one.decision.arm is not None:
                 whole_ms = _since_ms(one, one.record, now)
                 count_ended(one.record, one.decision.arm, tokens, whole_ms, now)
@@ -261,15 +261,11 @@ class Dispatch:
         """Hold the predicted overlap against the engine's `cached_tokens`; too many misses make
         the worker doubted.
         """
-        request, tokens = one.request, self.tokens
-        tokens.prompt += request.prompt_tokens
+        request = one.request
         self.accesses.count(decision.worker, usage, decision.chosen.block_size)
         if usage is None or usage.cached_tokens is None:
             return
         predicted = decision.overlap_blocks * decision.chosen.block_size
-        tokens.reported += usage.prompt_tokens
-        tokens.cached += usage.cached_tokens
-        tokens.predicted += predicted
         fetched = decision.brought is not None and decision.brought.source is not None
         if not decision.by_cache or fetched:
             return

@@ -164,7 +164,10 @@ def read_live(overview: Overview) -> LiveFigures:
         requests=total.requests,
         overridden=total.overridden,
         own=total.own_requests,
-        reported=share_of(total.cached_tokens, total.reported_tokens),
+        saved=share_of(total.saved_tokens, total.answered_tokens),
+        saved_tokens=total.saved_tokens,
+        saved_s=total.saved_us / 1e6,
+        predicted_alone=share_of(total.saved_tokens - total.cached_tokens, total.saved_tokens),
         cached=share_of(total.own_cached_tokens, total.own_reported_tokens),
         predicted=share_of(total.own_predicted_tokens, total.own_prompt_tokens),
         round_robin=share_of(total.own_round_robin_tokens, total.own_prompt_tokens),
@@ -215,7 +218,9 @@ def live_table(figures: LiveFigures) -> Table:
     table = _table(f"{traffic.requests:,} requests in the last ten minutes")
     usable = sum(one.usable for one in figures.workers)
     for name, value in (
-        ("prompt tokens cached, engines say", percent(traffic.reported)),
+        ("prefill tokens saved", f"{traffic.saved_tokens:,}, {percent(traffic.saved)} of prompts"),
+        ("… worth", f"{traffic.saved_s:,.1f} engine-seconds"),
+        ("… predicted, as engines do not say", percent(traffic.predicted_alone)),
         ("requests that named another policy, or a worker", f"{traffic.overridden:,}"),
         ("requests routed by cache, by the mesh's own policy", f"{traffic.own:,}"),
         ("… cached, engines say", percent(traffic.cached)),

@@ -55,7 +55,9 @@ class LiveWorker(msgspec.Struct, frozen=True):
 class LiveTraffic(msgspec.Struct, frozen=True):
     """The last minutes. Shares are of prompt tokens, 0..1, None: nothing was reported.
 
-    `reported` is what engines say of all `requests`. The other three shares are of the same `own`
+    `saved` of all prompt tokens were not computed since they were cached, `saved_tokens` worth
+    `saved_s` of engine time: by the engines' word but for the share `predicted_alone` of them,
+    whose engines say nothing. The other three shares are of the same `own`
     requests, those that the mesh's own policy routed by cache: held against each other they say
     something, also after an A/B test, whose `overridden` requests named another policy or worker.
     The core prefix is made of the beginnings that requests shared: `core_breadth` of them,
@@ -65,7 +67,10 @@ class LiveTraffic(msgspec.Struct, frozen=True):
     requests: int
     overridden: int
     own: int
-    reported: float | None
+    saved: float | None
+    saved_tokens: int
+    saved_s: float
+    predicted_alone: float | None
     cached: float | None
     predicted: float | None
     round_robin: float | None

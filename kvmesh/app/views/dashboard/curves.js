@@ -40,7 +40,7 @@ export function drawCurves(overview) {
   const points = recent(end, step);
   for (const chart of charts) chart.draw(end - range, end, points);
   const minute = figures(sum(overview.now - 60, overview.now + 1));
-  charts[0].describe(`last minute ${percent(minute.cached ?? minute.predicted)}, round robin ${percent(minute.robin)}`);
+  charts[0].describe(`last minute ${percent(minute.saved ?? minute.cached ?? minute.predicted)}, round robin ${percent(minute.robin)}`);
   charts[1].describe(`last minute median ${milliseconds(minute.p50)}, 90th percentile ${milliseconds(minute.p90)}, round robin median ${milliseconds(minute.robin50)}`);
   charts[2].describe(`${count((sum(overview.now - 10, overview.now).requests ?? 0) / 10, 1)} now`);
 }

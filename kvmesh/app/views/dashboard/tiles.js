@@ -32,6 +32,13 @@ function tileOfErrors({ errors_per_s: errors, requests_per_s: requests }, failed
     errors["5xx"] > 0 || errors.cut > 0 ? "bad" : all > 0 ? "warn" : "");
 }
 
+// What caches have saved since the routers started; predicted is what no engine has confirmed.
+function tileOfSaved({ saved_tokens: saved, saved_ms: worth, cached_tokens: told, prompt_tokens: all }) {
+  const predicted = ratio(saved - told, saved);
+  const words = predicted === 1 ? ", predicted" : predicted > 0 ? `, ${percent(predicted)} of it predicted` : "";
+  tile("saved", "Prefill tokens saved", short(saved), `${percent(ratio(saved, all))} of prompts so far, worth ${few(worth / 1000)} engine-seconds${words}`);
+}
+
 export function drawTiles(overview) {
   const now = overview.now, minute = figures(sum(now - 60, now + 1)), last = sum(now - 10, now);
   const { workers, replicas, counters, traffic } = overview;
@@ -42,9 +49,10 @@ export function drawTiles(overview) {
   const failing = workers.filter(fails).length;
   const add = (rows, key) => rows.reduce((all, one) => all + (one[key] ?? 0), 0);
   const held = traffic?.held ?? add(replicas, "queued"), waiting = traffic?.queued ?? add(workers, "waiting_requests");
-  const best = minute.cached ?? minute.predicted;
+  const best = minute.saved ?? minute.cached ?? minute.predicted;
   const sample = minute.robin !== null && minute.shadowed < SAMPLED ? `, of a sample of ${percent(minute.shadowed)}` : "";
   const failed = FAILURES.reduce((all, name) => all + (counters[name] ?? 0), 0);
+  if (counters.saved_tokens !== undefined) tileOfSaved(counters);
   tile("rate", "Requests a second", count((last.requests ?? 0) / 10, 1), `${count(counters.requests ?? 0)} so far, ${count(failed)} failed`,
     !traffic && (last.failed ?? 0) + (last.refused ?? 0) ? "bad" : "");
   if (traffic) tileOfErrors(traffic, failed);

@@ -44,6 +44,7 @@ function quantile(bins, share) {
 }
 
 export const figures = (total) => ({
+  saved: ratio(total.saved_tokens, total.answered_tokens),
   cached: ratio(total.cached_tokens, total.reported_tokens),
   predicted: ratio(total.predicted_tokens, total.foreseen_tokens),
   robin: ratio(total.round_robin_tokens, total.shadowed_tokens),

@@ -4,6 +4,7 @@ from kvmesh._native import EventStream
 from kvmesh.core.chat.splice import DivergedError
 from kvmesh.core.engines.event_stream import new_event_stream
 from kvmesh.core.engines.sse import Usage
+from kvmesh.transport.http.forward.asked import is_unread
 from kvmesh.transport.http.forward.owner import Owner
 from kvmesh.transport.http.forward.plan import GROW_TOKENS, Target, Wait
 from kvmesh.transport.http.forward.resume import Resumption, begin_of
@@ -67,11 +68,13 @@ class ContinuedStream:
 
     def on_head(self, head: ResponseHead) -> None:
         """Take the head, which the client has from the first upstream, unless it is no stream's."""
+        origin, target, asks = self._origin, self._target, self._owner.asks
         if head.status == _OK and head.events:
+            if asks is not None:
+                asks.watch(self.stream, origin)
             self._owner.plan.on_head(head.status)
             return
-        origin, target = self._origin, self._target
-        if target is not None and self._resumption.unasked(head.status, origin):
+        if target is not None and is_unread(head.status, origin, self._resumption, asks):
             self._owner.cancel()
             self._owner.send(target, self)
             return

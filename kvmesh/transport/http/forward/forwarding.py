@@ -11,6 +11,7 @@ from kvmesh._native import EventStream
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.members.poison_guard import key_of
 from kvmesh.errors import KvMeshError
+from kvmesh.transport.http.forward.asked import AskedUsage
 from kvmesh.transport.http.forward.continued import ContinuedStream
 from kvmesh.transport.http.forward.endings import (
     POISON,
@@ -58,7 +59,8 @@ class Forward:
 
     __slots__ = (
         "_attempts", "_continued", "_failure", "_paused", "_pool", "_retries", "_target", "_wait",
-        "answer", "call", "clock", "exchange", "options", "plan", "resumption", "scope", "unnamed",
+        "answer", "asks", "call", "clock", "exchange", "options", "plan", "resumption", "scope",
+        "unnamed",
     )  # fmt: skip
 
     bound: None = None
@@ -74,6 +76,7 @@ class Forward:
         self.exchange = exchange
         self.plan: ForwardPlan
         self.options = options
+        self.asks: AskedUsage | None = None
         self.call: UpstreamCall | None = None
         self.clock: ForwardClock | None = None
         self.resumption: Resumption | None = None
@@ -113,6 +116,7 @@ class Forward:
         keep = options.keep if stream and resumption is None else None
         if keep is not None and getattr(plan, "go_on", None):
             self.resumption = keep.begin(exchange.request, options.form)
+        self.asks = AskedUsage(options.usage) if stream and options.usage is not None else None
         comments_s = options.comments_s if stream else None
         deadline_s = options.deadline_s
         if not stream and deadline_s is not None and deadline_s >= pool.first_byte_s:
@@ -204,7 +208,8 @@ class Forward:
             kind = RouterAnswer if self.options.blameless else PassedAnswer
             sink = self.answer = kind(self, target)
         pool = self._pool
-        message = message_to(target, self.exchange, pool.own_headers, self.resumption, self.unnamed)
+        own, resumption, asks = pool.own_headers, self.resumption, self.asks
+        message = message_to(target, self.exchange, own, resumption, asks, unnamed=self.unnamed)
         try:
             self.call = call = pool.send(message, sink)
             if self._paused:
@@ -246,9 +251,7 @@ class Forward:
         return True
 
     def cancel(self) -> None:
-        """Give the present upstream up, and what it has begun to answer, if nothing of it was
-        passed on.
-        """
+        """Give the present upstream up, and what it has begun to answer if none was passed on."""
         call, self.call = self.call, None
         if not self._begun:
             self.answer = None
@@ -277,9 +280,7 @@ class Forward:
         return self._continued
 
     def go_on(self, failure: UpstreamFailure, before: bytes = b"") -> bool:
-        """Have another upstream go on with a stream, part of which the client has, when it has got
-        what is `before` the loss; return whether it does, or nothing was missing but its end.
-        """
+        """Have another upstream go on with a stream, as `Owner` says."""
         resumption, stream, first = self.resumption, self._stream, self.answer
         if resumption is None or stream is None or first is None or first.failed is not None:
             return False
@@ -353,9 +354,7 @@ class Forward:
             answer(self.exchange, problem, "failed")
 
     def comment(self, *, due: bool) -> bool:
-        """Tell a client that waits for an event stream that it is not forgotten, for how long a
-        held one waits, and at once that it is held; return whether it was told.
-        """
+        """Tell a client that waits for an event stream what `show_life` says; return whether."""
         return show_life(self.exchange, WAIT if self.call is not None else self._wait, due=due)
 
     def crash(self, error: Exception) -> None:

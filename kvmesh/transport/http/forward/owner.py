@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from kvmesh._native import EventStream
+from kvmesh.transport.http.forward.asked import AskedUsage
 from kvmesh.transport.http.forward.plan import ForwardOptions, ForwardPlan, Target, Wait
 from kvmesh.transport.http.forward.resume import Resumption
 from kvmesh.transport.http.server.exchange import Exchange
@@ -14,11 +15,12 @@ from kvmesh.transport.http.wire.problem import Problem
 
 class Owner(Protocol):
     """Whose answer it is. `plan` decides where its request goes, `resumption` keeps its stream,
-    None where nothing does; `unnamed`: its client gave it no id, and it has that of its answer.
-    `call` is at the present upstream, None once that has ended; `clock` keeps its times, None where
-    it has none any more.
+    `asks` has its usage told, None where nothing does; `unnamed`: its client gave it no id, and it
+    has that of its answer. `call` is at the present upstream, None once that has ended; `clock`
+    keeps its times, None where it has none any more.
     """
 
+    asks: AskedUsage | None
     call: UpstreamCall | None
     clock: ForwardClock | None
     exchange: Exchange

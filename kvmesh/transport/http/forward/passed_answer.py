@@ -14,6 +14,7 @@ from kvmesh.core.members.answer_check import (
     has_no_token,
     judge_start,
 )
+from kvmesh.transport.http.forward.asked import is_unread
 from kvmesh.transport.http.forward.endings import MAX_ERROR_BYTES, finish, finish_failed
 from kvmesh.transport.http.forward.owner import Owner
 from kvmesh.transport.http.forward.plan import GROW_TOKENS, Target
@@ -86,11 +87,8 @@ class PassedAnswer:
             failure = failure_of(head, self._target.origin, blameless=options.blameless)
             if failure is not None and owner.try_another(failure):
                 return
-        if (
-            resumption is not None
-            and status != _OK
-            and resumption.unasked(status, self._target.origin)
-        ):
+        asks, origin = owner.asks, self._target.origin
+        if status != _OK and is_unread(status, origin, resumption, asks):
             owner.cancel()
             owner.send(self._target)
             return
@@ -102,6 +100,8 @@ class PassedAnswer:
             self._check = self._target.check
         if head.events:
             self.stream = stream = new_event_stream()
+            if asks is not None:
+                asks.watch(stream, origin)
             if resumption is not None:
                 resumption.watch(stream)
                 if resumption.going is not None and status == _OK:
@@ -130,7 +130,7 @@ class PassedAnswer:
         else:
             lines = head.foreign_lines if added else head.all_lines
             lines = head.lines(ours=not added) if lines is None else lines
-            kept = owner.resumption is not None and head.events
+            kept = head.events and (owner.resumption is not None or owner.asks is not None)
             exchange.pass_head(status, lines, added, None if kept else head.length)
         stream = self.stream
         if stream is not None and exchange.chunked:

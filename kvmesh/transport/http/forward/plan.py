@@ -7,6 +7,7 @@ import msgspec
 
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.members.answer_check import AnswerCheck, Form
+from kvmesh.transport.http.forward.asked import Takers
 from kvmesh.transport.http.forward.resume import StreamKeep
 from kvmesh.transport.http.server.incoming import Incoming
 from kvmesh.transport.http.server.scope import End, Scope
@@ -208,7 +209,9 @@ class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     `deadline_s`: from the start to the last byte. `comments_s`: a client that asked for a stream
     gets its head and then a comment each so many seconds while the first byte is awaited, or each
     third of the time that it says it waits for a byte; the first at once if it is held. `keep`
-    keeps what streams need to go on when their upstream is lost; None: none goes on.
+    keeps what streams need to go on when their upstream is lost; None: none goes on. `usage` are
+    the upstreams that take a stream's body that asks for usage, as all then do; None: only those
+    do whose clients ask.
     """
 
     max_retries: int = 2
@@ -221,6 +224,7 @@ class ForwardOptions(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float | None = None
     comments_s: float | None = None
     keep: StreamKeep | None = None
+    usage: Takers | None = None
 
 
 E_contra = TypeVar("E_contra", bound=Incoming, contravariant=True)

@@ -19,12 +19,12 @@ from kvmesh.core.chat.stream_form import (
     StreamForm,
     asks_ids,
     form_of,
-    with_ids,
     without_ids,
     without_prompt,
 )
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.members.poison_guard import key_of
+from kvmesh.transport.http.forward.asked import Takers
 from kvmesh.transport.http.server.incoming import Incoming
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
@@ -38,9 +38,6 @@ _IDS_BYTES: Final = 256 * 1024
 _CHARGE_BYTES: Final = 16 * 1024
 """What the answer of a stream is expected to take."""
 
-_MOST_KNOWN: Final = 4096
-"""Upstreams of which is remembered whether they take a request for token ids."""
-
 STREAM_ID: Final = b"x-kvmesh-stream-id"
 """By what its client calls a stream, to ask for the rest where it loses it."""
 
@@ -48,9 +45,6 @@ STREAMS_PATH: Final = "/v1/streams/"
 """Where it asks, followed by that name."""
 
 _NAMED: Final = Names((STREAM_ID,), b"")
-_UNREAD: Final = frozenset({400, 422})
-"""What an upstream may answer to a field that it does not know."""
-
 _THICK_BYTES: Final = 4096
 """Of a body that is longer the prompt is not kept twice."""
 
@@ -98,8 +92,8 @@ class StreamKeep:
     their clients `named` another quarter of it, behind their end.
 
     `given_up` were too many or too long to be kept; `continued` and `lost` were cut, and went on or
-    did not; `resumed` were asked for by clients that had lost them. Upstreams that `give` token
-    ids have done so; those that `refuse` do not take a body that asks for them.
+    did not; `resumed` were asked for by clients that had lost them. `ids` are the upstreams that
+    take a body that asks for token ids.
     """
 
     def __init__(self, most: int) -> None:
@@ -110,8 +104,7 @@ class StreamKeep:
         self.lost = 0
         self.resumed = 0
         self.named = NamedStreams(most // 4)
-        self.gives: set[str] = set()
-        self.refuses: set[str] = set()
+        self.ids = Takers()
 
     def begin(self, request: Request, kind: str) -> "Resumption | None":
         """Return what keeps a stream from its request on; None where nothing is kept."""
@@ -224,18 +217,17 @@ class Resumption:
 
     def sent(
         self, path: bytes | None, body: bytes, origin: str, gives_ids: bool
-    ) -> tuple[bytes | None, bytes]:
-        """Return path and body of the next attempt in place of those that it would have.
-        `gives_ids`: its upstream tells token ids.
+    ) -> tuple[bytes | None, bytes, bool]:
+        """Return path and body of the next attempt in place of those that it would have, and
+        whether the body is to ask for ids besides. `gives_ids`: its upstream tells token ids.
         """
-        going = self.going
+        going, refuses = self.going, self._keep.ids.refuses
         if going is not None and going.body is not None:
-            self._asked = origin not in self._keep.refuses
-            return going.path, going.body if self._asked else without_ids(going.body)
-        body = body or self.body
-        gives = gives_ids and origin not in self._keep.refuses
+            self._asked = origin not in refuses
+            return going.path, going.body if self._asked else without_ids(going.body), False
+        gives = gives_ids and origin not in refuses
         self._asked = self.form.by_ids and gives and not self._ids
-        return path, with_ids(body) if self._asked else body
+        return path, body or self.body, self._asked
 
     def watch(self, stream: EventStream) -> None:
         """Have what passes of an upstream's stream kept."""
@@ -243,27 +235,23 @@ class Resumption:
             stream.keep(2 * len(self.body) + _IDS_BYTES, not self._ids, self.marking)
             self._stream = stream
 
-    def unasked(self, status: int, origin: str) -> bool:
-        """Return whether an upstream may have rejected the request for being asked for ids: then it
-        is not asked again. One that has taken such a request does not.
-        """
-        keep = self._keep
-        if status in _UNREAD and self._doubted == origin:
-            keep.refuses.discard(origin)  # it rejects the request itself
-        known = origin in keep.gives or origin in keep.refuses
-        if status not in _UNREAD or not self._asked or known:
-            return False
-        self._doubted = origin
-        if len(keep.refuses) >= _MOST_KNOWN:
-            keep.refuses.clear()
-        keep.refuses.add(origin)
-        return True
+    def doubt(self, origin: str) -> bool:
+        """Ask for ids no more, as `asked.Asked` says."""
+        doubted = self._asked and self._keep.ids.doubt(origin)
+        if doubted:
+            self._doubted = origin
+        return doubted
+
+    def absolve(self, origin: str) -> None:
+        """As `asked.Asked` says."""
+        if self._doubted == origin:
+            self._keep.ids.refuses.discard(origin)
 
     def opened(self, events: bytes, origin: str) -> None:
         """Take what the client is passed first, and who answered."""
         if self._opening is None:
-            if self._asked and len(self._keep.gives) < _MOST_KNOWN:
-                self._keep.gives.add(origin)
+            if self._asked:
+                self._keep.ids.gave(origin)
             # Behind what a router told while the request waited.
             begin = events.find(b"\n" + _DATA) + 1 if events.startswith(b":") else 0
             first = events[begin:].partition(_BLANK)[0]

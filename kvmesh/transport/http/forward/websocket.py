@@ -126,7 +126,9 @@ class WebSocketForward:
         if isinstance(target, Target):
             self._attempts += 1
             self._target = target
-            message = message_to(target, self.exchange, self._pool.own_headers, None, unnamed=False)
+            message = message_to(
+                target, self.exchange, self._pool.own_headers, None, None, unnamed=False
+            )
             lines = message.block + render((*message.headers, *self._pool.own_headers, *UPGRADE))
             self._side = side = EngineSocket(self, target, message.target, lines)
             self.scope.start(self._connect(side, target))

@@ -188,6 +188,36 @@ def test_an_answer_that_proves_nothing_is_not_judged(
     assert (routers.dispatch.tokens.prompt, routers.dispatch.predictions.workers()) == (512, ())
 
 
+@pytest.mark.parametrize(
+    ("status", "usage", "counted"),
+    [
+        (200, Usage(520, 4, 96), (520, 96, 520, 96)),
+        (200, Usage(520, 4, None), (512, 128, 0, 0)),
+        (200, None, (512, 128, 0, 0)),
+        (0, None, (512, 128, 0, 0)),
+        (400, None, (0, 0, 0, 0)),
+    ],
+    ids=["told", "not told", "no usage", "nobody saw", "rejected"],
+)
+def test_what_caches_saved_is_as_told_else_as_predicted(
+    status: int, usage: Usage | None, counted: tuple[int, ...]
+) -> None:
+    routers = Routers()
+    one = routers.decided()
+    record = record_of(one)
+
+    attempt = SERVED if usage is not None else UNKNOWN
+    routers.dispatch.finished(one, Ending(attempt, "finished", status, usage), 3.0)
+
+    tokens, second = routers.dispatch.tokens, routers.log.seconds(0)[-1]
+    saved = counted[1]
+    assert (tokens.prompt, tokens.saved, tokens.reported, tokens.cached) == counted
+    told = second.reported_tokens, second.cached_tokens
+    assert (second.answered_tokens, second.saved_tokens, *told) == counted
+    assert tokens.saved_s == pytest.approx(saved * record.ms_per_token / 1000.0)
+    assert second.saved_us == pytest.approx(saved * record.ms_per_token * 1000.0, abs=1.0)
+
+
 def test_what_was_not_foretold_is_counted_and_on_record_with_its_reason() -> None:
     routers = Routers()
     one = routers.decided(unforeseen="batch")

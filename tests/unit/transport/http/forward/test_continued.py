@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from kvmesh._native import Head
+from kvmesh.transport.http.forward.asked import AskedUsage, Takers
 from kvmesh.transport.http.forward.continued import ContinuedStream
 from kvmesh.transport.http.forward.plan import WAIT, Target, Wait
 from kvmesh.transport.http.forward.resume import Resumption, StreamKeep
@@ -58,6 +59,7 @@ class Owner:
         found = self.keep.begin(Asked().request, "chat")
         assert found is not None
         self.resumption: Resumption = found
+        self.asks: AskedUsage | None = None
         self.sent: list[str] = []
         self.cancelled = 0
         self.poisonous = False
@@ -153,7 +155,23 @@ def test_who_rejects_ids_is_asked_without_them() -> None:
     continued.on_head(head())
 
     assert owner.sent == ["http://w2", "http://w2"]
-    assert owner.keep.refuses == {"http://w2"}
+    assert owner.keep.ids.refuses == {"http://w2"}
+
+
+def test_usage_that_its_client_did_not_ask_for_is_counted_and_does_not_pass() -> None:
+    owner = Owner()
+    owner.asks = AskedUsage(Takers())
+    continued = owner.begin(W2)
+    owner.asks.sent(b'{"stream":true}', "http://w2", ids=False)
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":1}}\n\n'
+
+    continued.on_head(head())
+    continued.on_body(text_chunk("b", 5, reason="stop") + usage + DONE)
+
+    assert b"usage" not in owner.exchange.written
+    told = continued.usage()
+    assert told is not None
+    assert (told.prompt_tokens, told.completion_tokens) == (3, 2)
 
 
 def test_a_second_upstream_that_is_lost_is_followed_by_a_third_and_no_fourth() -> None:

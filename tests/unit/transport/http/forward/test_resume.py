@@ -7,6 +7,7 @@ from kvmesh.core.chat.stream_form import GREEDY
 from kvmesh.core.chat.stream_marks import cut_behind
 from kvmesh.core.engines.event_stream import new_event_stream
 from kvmesh.core.engines.sse import Usage
+from kvmesh.transport.http.forward.asked import is_unread
 from kvmesh.transport.http.forward.resume import (
     MOST_CONTINUED,
     STREAM_ID,
@@ -76,7 +77,7 @@ def test_of_a_long_prompt_only_the_ids_are_kept_once_the_answer_has_begun() -> N
     assert isinstance(going, Going)
     assert json.loads(going.exchange.request.body) == json.loads(BODY)
     assert resumption.key == key
-    _, sent = resumption.sent(None, b"", "http://w2", True)
+    _, sent, _ = resumption.sent(None, b"", "http://w2", True)
     assert (json.loads(sent)["prompt"], json.loads(sent)["max_tokens"]) == ([1, 2, 3, 4], 8)
     resumption.over()
     assert keep.used == 0
@@ -112,11 +113,11 @@ def test_ids_are_asked_for_where_they_are_given() -> None:
     keep = StreamKeep(1 << 20)
     sampled = begun(keep, BODY.replace(b'"temperature":0', b'"temperature":1'))
 
-    path, body = sampled.sent(b"/p", b"", "http://w1", True)
+    path, body, ids = sampled.sent(b"/p", b"", "http://w1", True)
 
-    assert (path, json.loads(body)["return_token_ids"]) == (b"/p", True)
+    assert (path, body, ids) == (b"/p", sampled.body, True)
     assert sampled.word == "continued"
-    assert b"return_token_ids" not in sampled.sent(None, b"", "http://w1", False)[1]
+    assert not sampled.sent(None, b"", "http://w1", False)[2]
     assert sampled.word == "no"
 
 
@@ -125,30 +126,31 @@ def test_who_rejects_them_is_asked_no_more_and_who_gave_them_is_believed() -> No
     one = begun(keep)
     one.sent(None, b"", "http://w1", True)
 
-    assert not one.unasked(503, "http://w1")
-    assert one.unasked(422, "http://w1")
-    assert b"return_token_ids" not in one.sent(None, b"", "http://w1", True)[1]
-    assert not one.unasked(500, "http://w1")
-    assert keep.refuses == {"http://w1"}
+    assert not is_unread(503, "http://w1", one)
+    assert is_unread(422, "http://w1", one)
+    assert not one.sent(None, b"", "http://w1", True)[2]
+    assert not is_unread(500, "http://w1", one)
+    assert keep.ids.refuses == {"http://w1"}
     asked(keep)
-    assert keep.gives == set()
-    keep.refuses.clear()
+    assert keep.ids.gives == set()
+    keep.ids.refuses.clear()
     asked(keep)
     other = begun(keep)
     other.sent(None, b"", "http://w1", True)
-    assert not other.unasked(400, "http://w1")
+    assert not is_unread(400, "http://w1", other)
+    one.absolve("http://w2")
 
 
 def test_who_rejects_the_request_itself_is_asked_again() -> None:
     keep = StreamKeep(1 << 20)
     one = begun(keep)
     one.sent(None, b"", "http://w1", True)
-    assert one.unasked(400, "http://w1")
+    assert is_unread(400, "http://w1", one)
     one.sent(None, b"", "http://w1", True)
 
-    assert not one.unasked(400, "http://w1")
+    assert not is_unread(400, "http://w1", one)
 
-    assert keep.refuses == set()
+    assert keep.ids.refuses == set()
 
 
 def test_a_cut_stream_goes_on_behind_its_ids() -> None:
@@ -161,11 +163,11 @@ def test_a_cut_stream_goes_on_behind_its_ids() -> None:
     assert going.passed == 2
     assert going.tokens == array("I", [1, 2, 3, 4, 5]).tobytes()
     assert going.exchange.request.body == BODY
-    path, body = resumption.sent(None, b"", "http://w2", False)
+    path, body, _ = resumption.sent(None, b"", "http://w2", False)
     assert (path, json.loads(body)["prompt"]) == (b"/v1/completions", [1, 2, 3, 4, 5])
     assert b'"content":"c"' in resumption.feed(text_chunk("c", 6))
     assert (keep.continued, keep.lost) == (1, 0)
-    keep.refuses.add("http://w2")
+    keep.ids.refuses.add("http://w2")
     assert b"return_token_ids" not in resumption.sent(None, b"", "http://w2", True)[1]
     usage = Usage(prompt_tokens=5, completion_tokens=1, cached_tokens=4)
     counted = resumption.counted(usage)

@@ -1,0 +1,136 @@
+"""What caches saved is one figure: in the log, the metrics, the dashboard and `analyze --live`."""
+
+import asyncio
+import json
+import random
+from collections import Counter
+from functools import partial
+from typing import Any, Final
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from kvmesh.app.serve import routing_lines
+from kvmesh.app.views.ask import ask_overview
+from kvmesh.app.views.top_view import measure
+from kvmesh.core.insight.summary_pace import SummaryPace
+from kvmesh_lab.analyze.command import read_live
+from tests.integration.support.live_router import client_of, mockers, router
+from tests.integration.views.test_metrics import families, value
+
+pytestmark = pytest.mark.integration
+
+REQUESTS: Final = 1000
+AT_ONCE: Final = 16
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+ASKED, DECLINED = {"include_usage": True}, {"include_usage": False}
+KINDS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    (CHAT, {}),
+    (CHAT, {"stream": True}),
+    (CHAT, {"stream": True, "stream_options": ASKED}),
+    (CHAT, {"stream": True, "stream_options": DECLINED}),
+    (COMPLETION, {}),
+    (COMPLETION, {"stream": True}),
+    ("/v1/messages", {"stream": True}),
+    ("/v1/responses", {"stream": True}),
+)
+
+
+def body_of(path: str, more: dict[str, Any], text: str) -> dict[str, Any]:
+    chat = [{"role": "user", "content": text}]
+    name = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    fields = {CHAT: "messages", "/v1/messages": "messages", "/v1/responses": "input"}
+    prompt = text if path == COMPLETION else chat
+    return {"model": "mock", fields.get(path, "prompt"): prompt, name: 3, **more}
+
+
+async def send(client: httpx.AsyncClient, number: int, told: Counter[str]) -> None:
+    """Send one of the mix, and count what its client is told."""
+    rng = random.Random(number)
+    path, more = KINDS[number % len(KINDS)]
+    text = f"All that is asked of shop {rng.randrange(5)}. " * 30 + f"Question {rng.randrange(300)}"
+    answer = await client.post(path, json=body_of(path, more, text))
+    assert answer.status_code == 200, answer.text
+    usage = '"usage":{' in answer.text.replace(" ", "")
+    quiet = more.get("stream_options") is not ASKED and path in {CHAT, COMPLETION}
+    assert usage != (quiet and bool(more)), answer.text
+    if usage and path in {CHAT, COMPLETION}:
+        lines = [one[6:] for one in answer.text.splitlines() if one.startswith("data: {")]
+        found = json.loads(lines[-1] if lines else answer.text)["usage"]
+        told["prompt"] += found["prompt_tokens"]
+        told["cached"] += found["prompt_tokens_details"]["cached_tokens"]
+        told["output"] += found["completion_tokens"]
+    told["requests"] += 1
+
+
+async def all_sent(client: httpx.AsyncClient) -> Counter[str]:
+    """Send the mix; return what clients that were told usage counted."""
+    told: Counter[str] = Counter()
+    numbers = iter(range(REQUESTS))
+
+    async def send_some() -> None:
+        for number in numbers:
+            await send(client, number, told)
+
+    await asyncio.gather(*(send_some() for _ in range(AT_ONCE)))
+    return told
+
+
+async def engines_say(urls: list[str]) -> Counter[str]:
+    """Return what the engines counted themselves."""
+    names = {
+        "prompt": "vllm:prompt_tokens_total",
+        "cached": "vllm:prompt_tokens_cached_total",
+        "output": "vllm:generation_tokens_total",
+    }
+    found: Counter[str] = Counter()
+    async with httpx.AsyncClient(timeout=30) as client:
+        for url in urls:
+            text = (await client.get(f"{url}/metrics")).text
+            for name, metric in names.items():
+                lines = [one for one in text.splitlines() if one.startswith(metric + "{")]
+                found[name] += int(sum(float(one.rpartition(" ")[2]) for one in lines))
+    return found
+
+
+async def test_every_figure_agrees_with_what_engines_and_clients_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_once = partial(SummaryPace, settle_s=0.0, every_s=0.0)
+    monkeypatch.setattr(routing_lines, "SummaryPace", at_once)
+    monkeypatch.setattr(routing_lines, "LOOK_S", 0.1)
+    async with mockers(2) as engines:
+        urls = [one.url for one in engines]
+        with capture_logs() as logs:
+            async with client_of(router(urls, parity_sample=0)) as client:
+                told = await all_sent(client)
+                truth = await engines_say(urls)
+                metrics = families((await client.get("/metrics")).text)
+                overview = await ask_overview(str(client.base_url))
+                await asyncio.sleep(0.3)
+
+    within = partial(pytest.approx, rel=0.01)
+    share = truth["cached"] / truth["prompt"]
+    assert share > 0.3
+    assert told["requests"] == REQUESTS
+    assert told["cached"] / told["prompt"] == pytest.approx(share, abs=0.1)
+    saved = {"all": "prompt", "saved": "cached", "reported": "prompt", "cached": "cached"}
+    for kind, name in saved.items():
+        found = value(metrics, "kvmesh_prompt_tokens_total", kind=kind)
+        assert found == within(truth[name]), kind
+    assert value(metrics, "kvmesh_output_tokens_total") == within(truth["output"])
+    assert value(metrics, "kvmesh_saved_seconds_total") > 0.0
+    summaries = [one for one in logs if one["event"] == routing_lines.SUMMARY]
+    logged = {"prompt_tokens": "prompt", "saved_tokens": "cached", "hit_tokens": "cached"}
+    for field, name in logged.items():
+        assert sum(one[field] for one in summaries) == within(truth[name]), field
+    counters = overview.counters
+    assert counters["prompt_tokens"] == within(truth["prompt"])
+    assert counters["saved_tokens"] == within(truth["cached"])
+    assert counters["saved_ms"] > 0
+    live = read_live(overview).traffic
+    assert live.saved_tokens == within(truth["cached"])
+    assert live.saved == within(share)
+    assert live.predicted_alone == 0.0
+    assert measure(overview.seconds, int(overview.now) + 1).hit_share == within(share)
