@@ -574,7 +574,7 @@ def test_wrong_options_are_refused_at_once() -> None:
 async def test_a_taken_port_stops_the_start_and_leaves_nothing_open() -> None:
     async with serving() as (mocker, _):
         port = int(mocker.url.rpartition(":")[2])
-        with pytest.raises(ConfigError, match="--port"):
+        with pytest.raises(ConfigError, match="--http-port"):
             await Mocker(MockerOptions(**SMALL | {"port": port})).start()
         events = int(mocker.kv_events_endpoint().rpartition(":")[2])
         with pytest.raises(TransportError, match="event publisher"):
@@ -582,7 +582,7 @@ async def test_a_taken_port_stops_the_start_and_leaves_nothing_open() -> None:
 
 
 async def test_the_command_serves_until_it_is_told_to_stop() -> None:
-    options = options_from(MockerSettings(port=0, kv_events_port=0, replay_port=0))
+    options = options_from(MockerSettings(http_port=0, kv_events_port=0, kv_replay_port=0))
     stop = Stop()
     running = asyncio.create_task(run_mocker(options, stop))
     await asyncio.sleep(0)
