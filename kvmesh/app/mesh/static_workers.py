@@ -128,7 +128,8 @@ class StaticWorkers:
         panic = (PANIC,) if self._known.panic else ()
         if self._index is None:
             return panic
-        reasons = self._registry.reasons.items()
+        served = self._registry.answering
+        reasons = ((w, why) for w, why in self._registry.reasons.items() if w in served)
         return (*panic, *by_reason(reasons, "routed approximately"))
 
     def describe(self) -> dict[str, object]:
@@ -245,19 +246,21 @@ class StaticWorkers:
     async def _check(self, pool: UpstreamPool, engine: EngineAttachment) -> None:
         """See whether the engine answers, what it serves and how busy it is."""
         url = engine.static.url
-        served, slow = None, False
+        served: Served | int = 0
+        slow = False
         try:
             served = await ask_models(pool, url)
         except SlowError:
             slow = True
         if engine not in self._engines:
             return
-        if served is None:
+        if not isinstance(served, Served):
             # It may come back as another one: ask for everything then.
             engine.checked_s = 0.0
             for rank in engine.ranks:
                 beat = self._heartbeat(engine, rank, Served(())) if engine.facts is None else None
-                self._driver.post(self._registry.name, EngineSilent(rank.worker, slow, beat))
+                silent = EngineSilent(rank.worker, slow, served, beat)
+                self._driver.post(self._registry.name, silent)
             return
         await self._learn(pool, engine)
         loads = await read_loads(pool, url, engine.facts or EngineFacts())

@@ -38,7 +38,7 @@ async def own_mesh(settings: UpSettings) -> AsyncGenerator[tuple[str, list[Child
         chosen = replace(settings, http_port=free_base(settings), data_dir=Path(folder))
         async with contextlib.AsyncExitStack() as stack:
             _, _, children = await start_mesh(chosen, stack)
-            await wait_for_ready(children, READY_S)
+            await wait_for_ready(children)
             url = f"http://127.0.0.1:{chosen.http_port}"
             await _wait_for_workers(url, settings.engines)
             yield url, children

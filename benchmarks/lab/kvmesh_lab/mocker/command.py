@@ -36,6 +36,9 @@ from kvmesh_lab.mocker.side_channel import SideChannel
 KEEP_ALIVE_S: Final = 5.0
 """vLLM closes idle connections after so long (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)."""
 DRAIN_S: Final = 2.0
+EVENT_PORTS: Final = (
+    "--kv-events-port, --kv-replay-port and, of a second mocker, --http-port (0 takes a free one)"
+)
 
 _TRANSFERS: Final[Mapping[KvConnector, Connector]] = {
     "auto": "nixl",
@@ -159,7 +162,8 @@ class Mocker:
         await asyncio.sleep(options.startup_time_s)
         try:
             for rank in range(options.data_parallel_size):
-                publisher = self._publisher(rank) if options.enable_kv_cache_events else None
+                with naming(EVENT_PORTS, "--http-host"):
+                    publisher = self._publisher(rank) if options.enable_kv_cache_events else None
                 self.ranks[rank] = EngineRunner(rank, self._engine, publisher, self._on_step)
             self._meeting = self._make_meeting()
             if self._meeting is not None:
