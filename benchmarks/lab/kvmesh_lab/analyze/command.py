@@ -18,6 +18,7 @@ from rich.text import Text
 from kvmesh.app.views.ask import ask_overview
 from kvmesh.app.views.overview import Overview
 from kvmesh.app.views.top_view import percent
+from kvmesh.bounds import counted
 from kvmesh.core.insight.traffic import share_of, sum_seconds
 from kvmesh.errors import ConfigError
 from kvmesh.settings.types import Count, Flat, Positive
@@ -176,7 +177,7 @@ def read_live(overview: Overview) -> LiveFigures:
 
 def reuse_table(reuse: Reuse) -> Table:
     """Return a trace's figures."""
-    table = _table(f"{reuse.requests:,} requests in {reuse.duration_s:,.0f} s")
+    table = _table(f"{counted(reuse.requests, 'request')} in {reuse.duration_s:,.0f} s")
     rows: list[tuple[str, str]] = [
         ("prompt tokens", f"{reuse.prompt_tokens / reuse.requests:,.0f} a request"),
         ("output tokens", f"{reuse.output_tokens / reuse.requests:,.0f} a request"),
@@ -212,7 +213,7 @@ def reuse_table(reuse: Reuse) -> Table:
 def live_table(figures: LiveFigures) -> Table:
     """Return a running mesh's figures."""
     traffic = figures.traffic
-    table = _table(f"{traffic.requests:,} requests in the last ten minutes")
+    table = _table(f"{counted(traffic.requests, 'request')} in the last ten minutes")
     usable = sum(one.usable for one in figures.workers)
     for name, value in (
         ("prompt tokens cached, engines say", percent(traffic.reported)),

@@ -15,6 +15,7 @@ from kvmesh.app.ops.mesh_plan import mesh_ports
 from kvmesh.app.ops.up import start_mesh
 from kvmesh.app.process.supervisor import Child, wait_for_ready
 from kvmesh.app.views.ask import ask_overview
+from kvmesh.bounds import counted
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.settings.roles import UpSettings
 
@@ -70,4 +71,6 @@ async def _wait_for_workers(url: str, workers: int) -> None:
                 if usable >= workers:
                     return
                 await asyncio.sleep(POLL_S)
-    raise TransportError(f"{url}: {usable} of {workers} workers are usable after {READY_S:.0f} s")
+    raise TransportError(
+        f"{url}: {usable} of {counted(workers, 'worker')} usable after {READY_S:.0f} s"
+    )
