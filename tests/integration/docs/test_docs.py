@@ -4,6 +4,7 @@ and what it names (files, modules, classes, tests, make targets) exists.
 
 import asyncio
 import json
+import os
 import re
 import shlex
 import sys
@@ -306,12 +307,13 @@ async def test_what_the_docs_run_live_runs(mesh: RunningMesh) -> None:
 
 
 @pytest.mark.integration
-async def test_the_python_in_the_docs_runs(mesh: RunningMesh) -> None:
+async def test_the_python_in_the_docs_runs(mesh: RunningMesh, tmp_path: Path) -> None:
     pages = [ROOT / "README.md", ROOT / "docs/reference/api.md"]
     scripts = [text for page in pages for kind, text in blocks(page) if kind == "python"]
     for script in scripts:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", script.replace(FRONT_DOOR, mesh.url)),
+            env=os.environ | {"TMPDIR": str(tmp_path)},  # other meshes of this user are named there
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
