@@ -56,6 +56,8 @@ REMOVED: Final[Mapping[str, str]] = {
 
 RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "mocker": {"host": "http-host", "port": "http-port", "replay-port": "kv-replay-port"},
+    "analyze": {"workers": "engines", "blocks-per-worker": "num-gpu-blocks"},
+    "simulate": {"blocks": "num-gpu-blocks"},
 }
 """Settings of a command that have another name now. The old one is taken for one version more."""
 

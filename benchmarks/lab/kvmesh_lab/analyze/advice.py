@@ -106,7 +106,7 @@ def _cache(reuse: Reuse, fleet: FleetSize, needed: int) -> list[Advice]:
             Advice(
                 f"{needed:,} tokens of KV cache in all workers together",
                 f"that keeps {NEARLY_ALL:.0%} of what can be reused until it is; name yours with "
-                "--worker-tokens, or --blocks-per-worker",
+                "--worker-tokens, or --num-gpu-blocks",
             )
         ]
     if have >= needed:

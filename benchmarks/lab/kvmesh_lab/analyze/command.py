@@ -57,14 +57,16 @@ class AnalyzeOptions:
     """Base URL of a router or meta-router, without /v1."""
     api_key: str = ""
     """Sent as bearer token."""
-    workers: Positive = 8
+    workers: Annotated[Positive, Parameter(name=("--engines", "--workers"))] = 8
     """Workers to advise for."""
     worker_tokens: Count = 0
     """KV cache of each worker, tokens; 0: say how much is needed."""
-    blocks_per_worker: Count = 0
+    blocks_per_worker: Annotated[
+        Count, Parameter(name=("--num-gpu-blocks", "--blocks-per-worker"))
+    ] = 0
     """The same in KV blocks, as engines print it when they start (num_gpu_blocks)."""
     kv_cache_block_size: Positive = 16
-    """Tokens of a block of --blocks-per-worker."""
+    """Tokens of a block of --num-gpu-blocks."""
     trace_block_size: Annotated[int | None, Parameter(validator=Number(gt=0))] = None
     """Tokens a hash id stands for; default: from the file name (…_b512.jsonl), else inferred."""
     skip: Count = 0
@@ -113,7 +115,7 @@ def fleet_of(options: AnalyzeOptions) -> FleetSize:
     size, blocks = options.kv_cache_block_size, options.blocks_per_worker
     if blocks and options.worker_tokens:
         raise ConfigError(
-            f"--blocks-per-worker {blocks} and --worker-tokens {options.worker_tokens} both say "
+            f"--num-gpu-blocks {blocks} and --worker-tokens {options.worker_tokens} both say "
             "how large a worker's KV cache is; give one of them"
         )
     return FleetSize(options.workers, options.worker_tokens or blocks * size, size)
