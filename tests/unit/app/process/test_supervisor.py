@@ -126,6 +126,19 @@ def test_a_start_moves_while_one_more_serves_or_a_log_says_something_new(tmp_pat
     assert progress.idle_steps == 0
 
 
+def test_what_is_remembered_of_logs_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "MOST_SAID", 1)
+    child, progress = Child(ChildSpec("w", []), {}, tmp_path), Progress()
+    (tmp_path / "w.log").write_text("starts\nreads\n")
+
+    progress.step([child], 0)
+    progress.step([child], 0)
+
+    assert progress.idle_steps == 1
+
+
 async def test_who_waits_says_for_whom_and_gives_up_when_nothing_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
