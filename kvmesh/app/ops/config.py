@@ -116,7 +116,7 @@ class Setting(NamedTuple):
 
 def by_title(settings: Iterable[Setting]) -> Iterator[tuple[str, list[Setting]]]:
     """Yield the settings under each title, in the order of `--help`."""
-    ordered = sorted(settings, key=lambda setting: setting.group.sort_key)
+    ordered = sorted(settings, key=lambda setting: cast("int", setting.group.sort_key))
     for group, found in groupby(ordered, lambda setting: setting.group):
         yield group.name, list(found)
 

@@ -251,7 +251,8 @@ async def wait_for_ready(
     refused to start. From then on a child that ends is started again, whatever it ends with.
     """
     loop, progress = asyncio.get_running_loop(), Progress()
-    waiting, told_s = [child for child in children if child.spec.ready_url], loop.time()
+    told_s = loop.time()
+    waiting: list[Child] = [child for child in children if child.spec.ready_url]
     while waiting:
         ready = await asyncio.gather(*(answers_ok(child.spec.ready_url) for child in waiting))
         waiting = [child for child, is_ready in zip(waiting, ready, strict=True) if not is_ready]
