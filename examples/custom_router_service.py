@@ -168,7 +168,7 @@ if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(
             main(
-                arguments.get(1, "nats://127.0.0.1:4222"),
+                arguments.get(1, ""),
                 arguments.get(2, "default"),
                 int(arguments.get(3, "9000")),
             )

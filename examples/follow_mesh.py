@@ -52,4 +52,4 @@ async def main(nats_url: str, bucket: str) -> None:
 
 if __name__ == "__main__":
     arguments = dict(enumerate(sys.argv))
-    asyncio.run(main(arguments.get(1, "nats://127.0.0.1:4222"), arguments.get(2, "default")))
+    asyncio.run(main(arguments.get(1, ""), arguments.get(2, "default")))

@@ -23,7 +23,7 @@ if __name__ == "__main__":
         asyncio.run(
             main(
                 arguments.get(1, "http://127.0.0.1:8000"),
-                arguments.get(2, "nats://127.0.0.1:4222"),
+                arguments.get(2, ""),
                 arguments.get(3, "default"),
             )
         )

@@ -124,6 +124,11 @@ def listed(names: Collection[str]) -> str:
     return f"{named} and {more} more" if more > 0 else named
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: "1 worker", "2 workers"; `plural` where an s does not do."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def shown(value: str | float, most: int = 64) -> str:
     """Return a value from outside as an error message or log line shows it: quoted and short."""
     if isinstance(value, str):

@@ -4,6 +4,7 @@ machine without NATS and `--help` is quick.
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -24,7 +25,14 @@ from cyclopts.types import ExistingTomlPath
 
 from kvmesh.errors import ConfigError, KvMeshError
 from kvmesh.lab import DISTRIBUTION, PACKAGE, is_lab_installed, require_lab
-from kvmesh.settings.spellings import REMOVED, SERVING, check_removed, join_loose, read_spellings
+from kvmesh.settings.spellings import (
+    REMOVED,
+    SERVING,
+    check_removed,
+    join_loose,
+    read_spellings,
+    renamed,
+)
 
 COMMANDS = {
     "up": (
@@ -114,8 +122,17 @@ GC_WHILE_LOADING = 100_000
 OURS = frozenset({"KVMESH_DIE_WITH_PARENT", "KVMESH_PROCESS"})
 """Set for the children of `kvmesh up`: no setting."""
 
-FOR_META = frozenset({"--help", "-h", "--version"})
+HELP_ALL = "--help-all"
+FOR_META = frozenset({"--help", "-h", HELP_ALL, "--version"})
+MANY_SETTINGS = frozenset({*SERVING, "mocker", "up"})
+"""Commands whose `--help` shows the settings used most, in a sentence each."""
 
+SHORT_HELP_END = """`--help-all` shows every setting, at length. `KVMESH_NAME` in the environment is
+`--name`; `--config FILE` reads a TOML file, as `kvmesh config {command}` prints it."""
+SENTENCE_END = re.compile(r"(?<!e\.g)\.(?:\s|$)")
+NAME_WIDTH = 27
+
+CONFIG_GROUP = Group("Configuration file", sort_key=7)
 CONFIG_HELP = "TOML file whose keys are the command's flags without dashes, e.g. http-port = 8000."
 
 
@@ -126,15 +143,20 @@ def print_version() -> str:
     return str(own_build())
 
 
+def shown_default(value: object) -> str | None:
+    """Return a default as help shows it; None where nothing is set."""
+    return None if value in ("", (), None) else str(value)
+
+
 app = App(
     name="kvmesh",
     help="Route LLM requests to the worker that already holds their KV cache.",
     version=print_version,
-    default_parameter=Parameter(negative_iterable=()),
+    help_flags=("--help", "-h", HELP_ALL),
+    default_parameter=Parameter(negative_iterable=(), show_default=shown_default),
 )
 ENVIRONMENT = Env("KVMESH_", command=False)
 app.config = (ENVIRONMENT,)
-app.meta.group_parameters = Group("Configuration file", sort_key=1)
 LAB_INSTALLED = is_lab_installed()
 if not LAB_INSTALLED:
     app.help_epilogue = f"pip install {DISTRIBUTION}: {', '.join(sorted(OF_LAB))}"
@@ -149,10 +171,13 @@ for _name, (_module, _help) in COMMANDS.items():
 @app.meta.default
 def launch(
     *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
-    config: Annotated[ExistingTomlPath | None, Parameter(help=CONFIG_HELP)] = None,
+    config: Annotated[
+        ExistingTomlPath | None, Parameter(help=CONFIG_HELP, group=CONFIG_GROUP)
+    ] = None,
 ) -> object:
     """Read the settings, strongest first: flags, KVMESH_* variables, the file, defaults."""
     app.config = (ENVIRONMENT,)
+    found: dict[str, object] = {}
     if config is not None:
         found = read_toml(config)
         if SERVING.intersection(tokens[:1]):
@@ -163,6 +188,7 @@ def launch(
     check_installed(tokens)
     if tokens and tokens[0] in COMMANDS:
         name_unknown(os.environ)
+        warn(renamed(tokens[0], tokens, found, os.environ))
     if SERVING.intersection(tokens[:1]):
         check_environment(os.environ)
     line = read_spellings(tokens)
@@ -203,8 +229,13 @@ def name_unknown(variables: Mapping[str, str]) -> None:
     if any(map(is_own, variables)):
         from kvmesh.settings.variables import check_variables  # noqa: PLC0415  where there are any
 
-        for warning in check_variables(variables):
-            sys.stderr.write(f"kvmesh: warning: {warning}\n")
+        warn(check_variables(variables))
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Write each warning on standard error."""
+    for warning in warnings:
+        sys.stderr.write(f"kvmesh: warning: {warning}\n")
 
 
 def check_environment(variables: Mapping[str, str]) -> None:
@@ -295,9 +326,36 @@ def run_line() -> None:
     """Run the command of this process's command line."""
     if needs_meta(sys.argv[1:], os.environ):
         check_installed(sys.argv[1:])  # --help of it is answered without `launch`
+        if MANY_SETTINGS.intersection(sys.argv[1:2]) and HELP_ALL not in sys.argv:
+            shorten_help(sys.argv[1])
         app.meta()
     else:
         launch(*sys.argv[1:])
+
+
+def shorten_help(command: str) -> None:
+    """Let `--help` show the settings marked `Often`, each in a sentence."""
+    from cyclopts.help import (  # noqa: PLC0415  for help alone
+        ColumnSpec,
+        DefaultFormatter,
+        DescriptionRenderer,
+        HelpEntry,
+        InlineText,
+        NameRenderer,
+    )
+    from rich.console import RenderableType  # noqa: PLC0415
+
+    describe = DescriptionRenderer()
+
+    def first_sentence(entry: HelpEntry) -> RenderableType:
+        text = SENTENCE_END.split(entry.description.primary_renderable.markup, maxsplit=1)[0]
+        return describe(entry.copy(description=InlineText.from_format(text, "markdown")))
+
+    name = ColumnSpec(renderer=NameRenderer(NAME_WIDTH), style="cyclopts.name")
+    app.help_formatter = DefaultFormatter(column_specs=(name, ColumnSpec(renderer=first_sentence)))
+    app.help_epilogue = SHORT_HELP_END.format(command=command)
+    hidden = Parameter(show=False, show_env_var=False)
+    app.default_parameter = Parameter.combine(app.default_parameter, hidden)
 
 
 def say_errors(run: Callable[[], object]) -> None:

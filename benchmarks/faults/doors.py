@@ -263,7 +263,7 @@ class Fleet:
 
 def start_mocker(port: int, folder: Path, number: int, *options: str) -> tuple[str, Process]:
     """Start a pretend vLLM whose faults can be changed, return its URL, too."""
-    ports = [f"--port={port}", "--kv-events-port=0", "--replay-port=0"]
+    ports = [f"--http-port={port}", "--kv-events-port=0", "--kv-replay-port=0"]
     command = [*KVMESH, "mocker", f"--model={MODEL}", *ports, QUIET, *options]
     return f"http://127.0.0.1:{port}", Process(command, folder / f"engine{number}.log")
 

@@ -75,7 +75,7 @@ def fresh_engines(folder: Path, load: Load) -> Iterator[list[str]]:
     try:
         for number in range(load.engines):
             port = free_port()
-            ports = ["--port", str(port), "--kv-events-port", "0", "--replay-port", "0"]
+            ports = ["--http-port", str(port), "--kv-events-port", "0", "--kv-replay-port", "0"]
             blocks = load.cache_tokens // TOKENS // KV_BLOCK
             engine = [f"--num-gpu-blocks-override={blocks}", f"--block-size={KV_BLOCK}"]
             engine += [f"--max-num-batched-tokens={8192 // TOKENS}"]

@@ -76,7 +76,7 @@ def fresh_engines(folder: Path) -> Iterator[list[str]]:
     try:
         for number in range(ENGINES):
             port = free_port()
-            ports = ["--port", str(port), "--kv-events-port", "0", "--replay-port", "0"]
+            ports = ["--http-port", str(port), "--kv-events-port", "0", "--kv-replay-port", "0"]
             engine = [f"--num-gpu-blocks-override={KV_BLOCKS}", f"--speedup-ratio={ENGINE_SPEED}"]
             engine += ["--model=m", "--log-level=warning"]
             log = folder / f"engine{number}.log"

@@ -127,8 +127,8 @@ def mesh(setting: Setting, block: int, slow: float, folder: Path) -> Iterator[st
         started: list[Started] = []
         for number in range(setting.engines):
             port, events, again = ports[3 * number : 3 * number + 3]
-            arguments = ["kvmesh", "mocker", "--port", str(port), "--block-size", str(block)]
-            arguments += ["--kv-events-port", str(events), "--replay-port", str(again)]
+            arguments = ["kvmesh", "mocker", "--http-port", str(port), "--block-size", str(block)]
+            arguments += ["--kv-events-port", str(events), "--kv-replay-port", str(again)]
             arguments += ["--num-gpu-blocks-override", str(blocks)]
             arguments += ["--max-model-len", str(blocks * block), "--speedup-ratio", str(1 / slow)]
             one = Started(arguments, port, folder / f"engine-{number}.log")

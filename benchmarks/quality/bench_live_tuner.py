@@ -57,8 +57,8 @@ def fleet(cost: str, mode: str, folder: Path) -> Iterator[Started]:
     with contextlib.ExitStack() as stack:
         for number in range(ENGINES):
             port, events, replay = ports[3 * number : 3 * number + 3]
-            arguments = ["kvmesh", "mocker", "--port", str(port)]
-            arguments += ["--kv-events-port", str(events), "--replay-port", str(replay)]
+            arguments = ["kvmesh", "mocker", "--http-port", str(port)]
+            arguments += ["--kv-events-port", str(events), "--kv-replay-port", str(replay)]
             one = Started(arguments, port, folder / f"engine-{number}.log")
             stack.callback(one.kill)
             started.append(one)

@@ -104,8 +104,8 @@ def show_help(tree: Path) -> Sample:
 def engine(folder: Path) -> Iterator[int]:
     """Run a pretend engine; give its port."""
     port, events, replay = free_port(), free_port(), free_port()
-    arguments = ["kvmesh", "mocker", "--port", str(port), "--kv-events-port", str(events)]
-    arguments += ["--replay-port", str(replay)]
+    arguments = ["kvmesh", "mocker", "--http-port", str(port), "--kv-events-port", str(events)]
+    arguments += ["--kv-replay-port", str(replay)]
     process = Started(arguments, port, folder / "engine.log")
     try:
         process.wait(lambda one: bool(one.fetch("/health") == b""))

@@ -128,8 +128,8 @@ def kvmesh(folder: Path, kills_at: int) -> tuple[list[Answer], list[Answer]]:
     own, ports = [sys.executable, "-m", "kvmesh"], [free_port() for _ in range(7)]
     workers = [
         [
-            *(*own, "mocker", f"--port={ports[n]}", f"--kv-events-port={ports[2 + n]}"),
-            f"--replay-port={ports[4 + n]}",
+            *(*own, "mocker", f"--http-port={ports[n]}", f"--kv-events-port={ports[2 + n]}"),
+            f"--kv-replay-port={ports[4 + n]}",
         ]
         for n in range(2)
     ]

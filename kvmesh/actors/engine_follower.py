@@ -1,6 +1,7 @@
 """One engine's events straight into the index of a router alone: no journal between them."""
 
 from collections.abc import Iterable
+from typing import Final, Literal
 
 import msgspec
 
@@ -15,14 +16,17 @@ from kvmesh.actors.engine_messages import (
     EngineServed,
     PromptServed,
 )
-from kvmesh.actors.kernel import Effect, Log, Message, Send
-from kvmesh.actors.messages import TrustChanged
+from kvmesh.actors.kernel import Effect, Fields, Log, Message, Send, Wake
+from kvmesh.actors.messages import Tick, TrustChanged
 from kvmesh.core.blocks.events import Event, WorkerId
 from kvmesh.core.engines.kv_events.cache import EngineCacheStatistics, new_engine_cache
 from kvmesh.core.engines.kv_events.regaining import Regaining
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.worker_info import Trust
 from kvmesh.errors import CodecError
+
+BEGINS_S: Final = 5.0
+"""An engine whose events are not read so long after the start is worth a warning."""
 
 
 class FollowerOptions(msgspec.Struct, frozen=True):
@@ -68,6 +72,7 @@ class EngineFollower:
         self._served = 0
         self._served_since_s = 0.0
         self._reported: tuple[Trust, str] | None = None
+        self._begun = False
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:
         """Fold one message; see `messages` for what each means."""
@@ -95,6 +100,8 @@ class EngineFollower:
                 return ()
             case EngineLost(reason):
                 return self._on_lost(reason)
+            case Tick():
+                return self._on_late()
             case _:
                 return ()
         return self._report(silent=self._is_silent(now))
@@ -154,11 +161,20 @@ class EngineFollower:
         trust, reason = judged = self._judge(silent=silent)
         if judged == self._reported:
             return ()
+        first = self._reported is None
         self._reported = judged
-        worker = self._options.worker
-        log = Log(
-            "info" if trust is Trust.EXACT else "warning",
-            "trust in worker changed",
-            {"worker": worker, "trust": trust.value, "reason": reason},
-        )
-        return (log, Send(self._options.listener, TrustChanged(worker, trust, reason)))
+        begins = not self._begun and (not self._connected or trust is Trust.CATCHING_UP)
+        self._begun = not begins
+        told = Send(self._options.listener, TrustChanged(self._options.worker, trust, reason))
+        log = self._log("info" if begins or trust is Trust.EXACT else "warning", judged)
+        return (log, told, *((Wake(BEGINS_S, Tick("begin")),) if begins and first else ()))
+
+    def _on_late(self) -> Iterable[Effect]:
+        """Warn of events that could not be read at first, and cannot now."""
+        begun, self._begun = self._begun, True
+        return () if begun or self._reported is None else (self._log("warning", self._reported),)
+
+    def _log(self, level: Literal["info", "warning"], judged: tuple[Trust, str]) -> Log:
+        trust, reason = judged
+        fields: Fields = {"worker": self._options.worker, "trust": trust.value, "reason": reason}
+        return Log(level, "trust in worker changed", fields)

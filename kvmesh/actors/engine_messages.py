@@ -92,13 +92,15 @@ class EngineServes(Message, frozen=True):
 
 
 class EngineSilent(Message, frozen=True):
-    """The engine of `worker` does not answer. `slow`: it may yet, it took the question.
+    """The engine of `worker` does not answer. `slow`: it may yet, it took the question. `status`:
+    it answered with that, not with the models it serves.
 
     `beat` is what is known from the configuration of one that never answered.
     """
 
     worker: WorkerId
     slow: bool = False
+    status: int = 0
     beat: WorkerHeartbeat | None = None
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kvmesh.actors.kernel import Effect, Fields, Log
-from kvmesh.bounds import shown
+from kvmesh.bounds import counted, shown
 from kvmesh.core.journal.recovery import Recovery
 
 SETTLE_S: Final = 5.0
@@ -30,7 +30,8 @@ class LackingWorkers:
         unknown = self._recovery.lacking(now) if young else {}
         if not unknown:
             return ""
-        return f"asking for the blocks of {len(unknown)} workers that the index does not have"
+        lacking = counted(len(unknown), "worker")
+        return f"asking for the blocks of {lacking} that the index does not have"
 
     def check(self, now: float) -> Iterable[Effect]:
         """Return a line when there are such workers; once, until there are none."""

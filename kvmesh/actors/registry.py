@@ -37,7 +37,7 @@ from kvmesh.core.members.worker_info import Trust, WorkerInfo
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.errors import CodecError
 
-ENGINE_HANGS: Final = "its engine does not answer its health checks: it hangs or is not there"
+ENGINE_HANGS: Final = "its engine is down or hangs: it does not answer its health checks"
 
 
 class RegistryOptions(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from kvmesh.core.routing.registry import WorkerRegistry
 
 CHECK_S = 1.0
 SWEEP_BUDGET = 4096
-SILENT = "its engine does not answer probes"
+DOWN = "its engine is down: nothing answers at its URL"
 TOO_LATE = "its engine does not answer probes in time: it hangs or is very busy"
 _NEW = (Trust.CATCHING_UP, "its KV events are being read")
 
@@ -95,20 +95,21 @@ class StaticRegistry:
             return (seen,)
         self.answering.add(worker)
         self._slow.discard(worker)
-        return (_log(worker, answering=True), seen, *self._settle(now))
+        return (Log("info", "engine answers", {"worker": worker}), seen, *self._settle(now))
 
     def _on_silent(self, message: EngineSilent, now: float) -> Iterable[Effect]:
         worker = message.worker
         answered = worker in self.answering
         stranger = worker not in self._workers.membership
-        why = TOO_LATE if message.slow else SILENT
+        why = TOO_LATE if message.slow else _refusal(message.status)
         self._workers.membership.observe(worker, 1, now, ready=False, why=why)
         self.answering.discard(worker)
         if not message.slow:
             self._slow.discard(worker)
         elif answered:
             self._slow.add(worker)
-        logs = (_log(worker, answering=False),) if answered or stranger else ()
+        fields: Fields = {"worker": worker, "reason": why}
+        logs = (Log("warning", "engine gets no requests", fields),) if answered or stranger else ()
         seen = (Send(self._router, WorkerSeen(message.beat)),) if message.beat else ()
         return (*logs, *(seen if stranger else ()), *self._settle(now))
 
@@ -160,6 +161,5 @@ class StaticRegistry:
         return (Wake(CHECK_S if done else 0.0, Tick("check")),)
 
 
-def _log(worker: WorkerId, *, answering: bool) -> Effect:
-    fields: Fields = {"worker": worker, "answering": answering}
-    return Log("info" if answering else "warning", "worker changed", fields)
+def _refusal(status: int) -> str:
+    return f"its engine answers /v1/models with {status}, not with its models" if status else DOWN

@@ -35,14 +35,15 @@ _DEFAULTS = FollowOptions()
 
 
 def follow(
-    nats_url: str, bucket: str = "default", options: FollowOptions = _DEFAULTS
+    nats_url: str = "", bucket: str = "default", options: FollowOptions = _DEFAULTS
 ) -> Opening[Follower]:
     """Follow a bucket of a live mesh, as its routers do.
 
     `listener = await kvmesh.follow(nats_url, bucket)` is closed by `await listener.close()`,
     `async with kvmesh.follow(nats_url, bucket) as listener:` with its block. `nats_url` is written
-    as for `--nats-url`. It returns when the index holds what the routers' do and some worker may be
-    given requests. Raises `TransportError` when that takes longer than `options.wait_s`, or NATS
+    as for `--nats-url`; "" is the server of the `kvmesh up` that runs on this machine, without one
+    nats://127.0.0.1:4222. It returns when the index holds what the routers' do and some worker may
+    be given requests. Raises `TransportError` when that takes longer than `options.wait_s`, or NATS
     refuses; `ConfigError` for a name that no subject may hold.
     """
 

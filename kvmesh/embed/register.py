@@ -114,7 +114,7 @@ def register_llm(
 
     `llm = await kvmesh.register_llm(engine_url, nats_url, bucket)` is ended by `await llm.close()`,
     `async with kvmesh.register_llm(engine_url, nats_url, bucket) as llm:` with its block.
-    `engine_url`: where routers shall reach the engine's OpenAI server; `nats_url` as `--nats-url`.
+    `engine_url`: where routers shall reach the engine's OpenAI server; `nats_url` as `follow`'s.
     It returns when the engine answered and is on the mesh. Raises `ConfigError` for a bad name or
     URL, for an engine without KV events and one that does not serve `options.model`;
     `TransportError` when NATS refuses, or something does not answer within `options.wait_s`.

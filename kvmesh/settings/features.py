@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from kvmesh.settings.types import Fixed, Port
+from kvmesh.settings.types import Fixed, Often, Port
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
     """The InferencePool of a Kubernetes gateway. Needs the extra `kubernetes`."""
 
-    inference_pool: str = ""
-    """NAMESPACE/NAME of the InferencePool (inference.networking.k8s.io/v1) to watch. Without
-    --nats-url its ready pods, times its target ports, are the workers; in the mesh only workers at
-    these addresses get requests. --discover inference-pool: pods as workers, with siblings in NATS.
-    Pickers take the priorities of its InferenceObjectives, too."""
+    inference_pool: Annotated[str, Often] = ""
+    """NAMESPACE/NAME of the InferencePool to watch.
+    Without --nats-url its ready pods, times its target ports, are the workers; in the mesh only
+    workers at these addresses get requests. --discover inference-pool: pods as workers, with
+    siblings in NATS. Pickers take the priorities of its InferenceObjectives, too."""
 
 
 @dataclass(frozen=True, kw_only=True)

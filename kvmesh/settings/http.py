@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from kvmesh.settings.types import Count, Fixed, NonNegative, Port, Positive
+from kvmesh.settings.types import Count, Fixed, Limits, NonNegative, Often, Port, Positive
 from kvmesh.transport.http.server.limits import HttpLimits
 
 
@@ -15,9 +15,9 @@ from kvmesh.transport.http.server.limits import HttpLimits
 class HttpSettings:
     """The front door. Loopback by default: name 0.0.0.0 to serve others."""
 
-    http_host: str = "127.0.0.1"
-    """Address to listen on."""
-    http_port: Port = 8000
+    http_host: Annotated[str, Often] = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 to serve other machines."""
+    http_port: Annotated[Port, Often] = 8000
     """Port to listen on; 0 takes a free one."""
     admin_port: str = ""
     """[HOST:]PORT of its own for /metrics, /v1/status and /admin/…, which the front door then does
@@ -34,15 +34,15 @@ class HttpSettings:
     """Largest request body taken, bytes; more is answered 413."""
     drain_s: NonNegative = 30.0
     """On SIGTERM, seconds open streams may go on before they are cut."""
-    tls_cert: Path | None = None
+    tls_cert: Annotated[Path | None, Often] = None
     """PEM certificate chain; turns HTTPS on. Read again when it changes."""
-    tls_key: Path | None = None
+    tls_key: Annotated[Path | None, Often] = None
     """PEM private key of --tls-cert."""
     tls_client_ca: Path | None = None
     """PEM bundle of CAs; only clients with a certificate they signed may connect (mTLS)."""
-    api_keys: Path | None = None
-    """File of hashed keys (`kvmesh api-key`); then every path but /health and /ready asks for one,
-    of a browser at /login. Read again when it changes."""
+    api_keys: Annotated[Path | None, Often] = None
+    """File of hashed keys (`kvmesh api-key`): every path but /health and /ready asks for one. A
+    browser shows it at /login. Read again when it changes."""
     cors_origin: tuple[str, ...] = ()
     """Origin whose pages may call this port from a browser, e.g. https://app.example; repeat, * is
     every one. They show a key of their own. Never for /admin/…, /login. Default: none."""
@@ -57,9 +57,9 @@ class HttpSettings:
 class SidecarHttpSettings:
     """A sidecar's port for probes and Prometheus. It asks for no key and tells no prompt."""
 
-    http_host: str = "127.0.0.1"
+    http_host: Annotated[str, Often] = "127.0.0.1"
     """Address of --http-port."""
-    http_port: Port = 0
+    http_port: Annotated[Port, Often] = 0
     """Port of /health, /ready and /metrics; 0 opens none. In containers: 9400."""
 
 
@@ -71,9 +71,9 @@ KEEP_STREAM_BYTES: Final = 256 << 20
 class UpstreamSettings:
     """Deadlines and retries towards the next hop."""
 
-    max_retries: Annotated[int, Parameter(validator=Number(gte=0, lte=10))] = 2
+    max_retries: Annotated[int, Parameter(validator=Number(gte=0, lte=10)), Limits] = 2
     """Further workers tried when one fails before its first byte."""
-    keep_stream_bytes: Count = KEEP_STREAM_BYTES
+    keep_stream_bytes: Annotated[Count, Limits] = KEEP_STREAM_BYTES
     """Bytes kept of all streams under way, requests and token ids, so that one whose next hop is
     lost or leaves goes on elsewhere, unnoticed; streams beyond it do not. x-kvmesh-resumable says
     what a client may count on. 0 is off; a picker keeps none. See docs/operate/failures.md."""

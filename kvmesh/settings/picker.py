@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.settings.types import Flat, NonNegative, Port
+from kvmesh.settings.types import Flat, FrontDoor, NonNegative, Often, Port, Routing
 
 Alternatives = Annotated[int, Parameter(validator=Number(gte=0, lte=8))]
 
@@ -17,10 +17,10 @@ Alternatives = Annotated[int, Parameter(validator=Number(gte=0, lte=8))]
 class GrpcSettings:
     """The port at which gateways ask."""
 
-    grpc_host: str = "127.0.0.1"
-    """Address on which gateways ask (ext_proc and gRPC health); 0.0.0.0 for those of other
-    machines."""
-    grpc_port: Port = 9002
+    grpc_host: Annotated[str, Often] = "127.0.0.1"
+    """Address on which gateways ask (ext_proc); 0.0.0.0 for those of other machines. It serves gRPC
+    health, too."""
+    grpc_port: Annotated[Port, Often] = 9002
     """Port of it; 0 takes a free one."""
     grpc_tls_cert: Path | None = None
     """PEM certificate chain of that port; turns TLS on. Read again when it changes."""
@@ -37,13 +37,13 @@ class GrpcSettings:
 class PickerSettings:
     """`kvmesh picker`. Its HTTP port has probes, metrics and views, and takes no requests."""
 
-    picker_alternatives: Alternatives = 0
+    picker_alternatives: Annotated[Alternatives, Routing] = 0
     """Endpoints that a gateway gets besides the chosen one, the best first: where it sends a
     request that fails there. Only for gateways that read a list, as Envoy's override_host policy
     does: with ORIGINAL_DST Envoy answers 503 to every pick of more than one."""
-    picker_prefill: Literal["picker", "llm-d", "dynamo"] = "picker"
+    picker_prefill: Annotated[Literal["picker", "llm-d", "dynamo"], Routing] = "picker"
     """Who asks a prefill worker, where there are any: picker: this process, before it names the
     decode worker to the gateway; llm-d, dynamo: the sidecar of the decode worker, by the request's
     headers. See docs/workloads/prefill-decode.md."""
-    grpc: Annotated[GrpcSettings, Flat] = field(default_factory=GrpcSettings)
+    grpc: Annotated[GrpcSettings, Flat, FrontDoor] = field(default_factory=GrpcSettings)
     router: Annotated[RouterSettings, Flat] = field(default_factory=RouterSettings)

@@ -5,7 +5,7 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from kvmesh.settings.types import Fixed, NonNegative, Seconds
+from kvmesh.settings.types import Fixed, NonNegative, Often, Seconds
 
 ProgramTurns = Literal["on", "off", "observe"]
 
@@ -38,8 +38,8 @@ COMMENT_S: Final = 12.0
 class AdmissionSettings:
     """Requests wait at the router while every worker is behind. Off until a bound is set."""
 
-    max_backlog_ms: NonNegative = 0.0
-    """Hold a request while its best worker's predicted backlog is longer, ms; 0 holds nothing."""
+    max_backlog_ms: Annotated[NonNegative, Often] = 0.0
+    """Hold a request while its best worker is further behind, ms; 0 holds nothing."""
     queue_policy: Literal["fcfs", "wspt", "priority", "locality"] = "fcfs"
     """Order of one tenant's held requests: arrival; least work per priority; priority. Tenants take
     turns by the prompt tokens that no worker has cached; locality: in place of that the longest
@@ -132,10 +132,10 @@ class ProgramSettings:
 class SloSettings:
     """When tokens are due. Without targets nothing is refused. See docs/workloads/slo.md."""
 
-    slo: tuple[str, ...] = ()
-    """`ttft-ms=2000,tpot-ms=50`: targets of requests that name none: ms until the first token,
-    waiting included, and for each further one, on average. `tenant=acme*,ttft-ms=500`: those of
-    some tenants; first match wins; repeat. --model-policy has them by model. A request with a
+    slo: Annotated[tuple[str, ...], Often] = ()
+    """Targets of requests that name none: `ttft-ms=2000,tpot-ms=50`. They are ms until the first
+    token, waiting included, and for each further one, on average. `tenant=acme*,ttft-ms=500`: those
+    of some tenants; first match wins; repeat. --model-policy has them by model. A request with a
     chance below 0.3 at every worker to meet them is answered 429 at once."""
 
 
@@ -143,8 +143,8 @@ class SloSettings:
 class StreamSettings:
     """What a waiting client gets, and how long it may take."""
 
-    request_timeout_s: NonNegative = 1800.0
-    """Seconds from a request's arrival to its answer's last byte, streams included; 0 is no limit.
+    request_timeout_s: Annotated[NonNegative, Often] = 1800.0
+    """Seconds from a request's arrival to its answer's last byte; 0 is no limit. Streams included.
     The one time-out of requests at engines that show no counters. A client may ask for less with
     x-kvmesh-timeout-s."""
     sse_comment_s: Annotated[float, Fixed] = COMMENT_S

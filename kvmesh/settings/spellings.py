@@ -2,7 +2,7 @@
 line written with them is taken as it stands, or is rejected with what to write here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from kvmesh.errors import ConfigError
@@ -54,6 +54,13 @@ REMOVED: Final[Mapping[str, str]] = {
 }
 """Settings that are no more, and what to write instead."""
 
+RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
+    "mocker": {"host": "http-host", "port": "http-port", "replay-port": "kv-replay-port"},
+    "analyze": {"workers": "engines", "blocks-per-worker": "num-gpu-blocks"},
+    "simulate": {"blocks": "num-gpu-blocks"},
+}
+"""Settings of a command that have another name now. The old one is taken for one version more."""
+
 UNUSED: Final = "router-snapshot-threshold"
 """A published flag that is taken with its number and left out: when a snapshot is due is known."""
 
@@ -87,6 +94,18 @@ def check_removed(name: str, place: str) -> None:
     """Raise `ConfigError`, which begins with `place`, for a setting `name` of `REMOVED`."""
     if name in REMOVED:
         raise ConfigError(f"{place}: there is no such setting any more; {REMOVED[name]}")
+
+
+def renamed(
+    command: str, tokens: Iterable[str], keys: Iterable[str], variables: Iterable[str]
+) -> Iterator[str]:
+    """Yield a warning for each flag, key of a file and variable of a setting of `RENAMED`."""
+    given = {token.partition("=")[0] for token in tokens if token.startswith("--")}
+    given.update((*keys, *variables))
+    for old, new in RENAMED.get(command, {}).items():
+        word = old.replace("-", "_")
+        for name in sorted(given & {f"--{old}", old, word, f"KVMESH_{word.upper()}"}):
+            yield f"{name}: deprecated, and gone in the next version: it is --{new} now"
 
 
 def join_loose(tokens: Sequence[str], loose: Sequence[str]) -> list[str]:

@@ -289,7 +289,7 @@ async def test_the_filter_narrows_all_tables_and_says_so(
     await expect(page.locator("#workers tbody tr")).to_have_count(1)
     await expect(page.locator("#requests tbody tr")).to_have_count(1)
     await expect(page.locator("#n-workers")).to_have_text("1 of 3")
-    await expect(page.locator("#found")).to_contain_text("1 workers, 1 requests")
+    await expect(page.locator("#found")).to_contain_text("1 worker, 1 request")
 
     await page.get_by_role("searchbox").fill("nothing like it")
     await expect(page.locator("#workers")).to_contain_text("No worker matches")

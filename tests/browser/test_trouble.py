@@ -96,7 +96,7 @@ async def test_while_nothing_is_wrong_one_line_says_so(
     await page.goto(f"{alone.base_url}/")
 
     await expect(page.locator("#n-problems")).to_have_text(
-        "Nothing is wrong: 3 of 3 workers take requests"
+        "Nothing is wrong: 3 of 3 workers taking requests"
     )
     await expect(page.locator("#problems table")).to_be_hidden()
 

@@ -50,11 +50,11 @@ class ChaosMesh:
         for number, ranks in enumerate(size.ranks):
             self._add_engine(number, ranks)
         *ports, front, beside, events, replay = fixed_ports(size.routers + 4)
-        feeds = ["--kv-events-port", str(events), "--replay-port", str(replay)]
+        feeds = ["--kv-events-port", str(events), "--kv-replay-port", str(replay)]
         self.reference = self._process(
             "reference",
             f"http://127.0.0.1:{beside}",
-            ["mocker", "--port", str(beside), "--block-size", str(BLOCK_SIZE), *feeds],
+            ["mocker", "--http-port", str(beside), "--block-size", str(BLOCK_SIZE), *feeds],
         )
         self.routers = [self._router(number, port) for number, port in enumerate(ports)]
         front_url = f"http://127.0.0.1:{front}"
@@ -157,8 +157,8 @@ class ChaosMesh:
         while replay - events < ranks:
             events, replay = sorted(fixed_ports(2))
         url, worker = f"http://127.0.0.1:{port}", f"w{number}"
-        arguments = ["mocker", "--port", str(port), "--kv-events-port", str(events)]
-        arguments += ["--replay-port", str(replay), "--block-size", str(BLOCK_SIZE)]
+        arguments = ["mocker", "--http-port", str(port), "--kv-events-port", str(events)]
+        arguments += ["--kv-replay-port", str(replay), "--block-size", str(BLOCK_SIZE)]
         arguments += ["--data-parallel-size", str(ranks)]
         arguments += ["--num-gpu-blocks-override", str(self.size.blocks)]
         arguments += ["--speedup-ratio", str(self.size.speedup)]

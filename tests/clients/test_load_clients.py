@@ -56,9 +56,9 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
     ports = free_ports(6)
     for number in range(2):
         port, events, replay = ports[3 * number : 3 * number + 3]
-        sockets = ("--kv-events-port", str(events), "--replay-port", str(replay))
+        sockets = ("--kv-events-port", str(events), "--kv-replay-port", str(replay))
         named = ("--model", "tiny", "--tokenizer", str(model), "--speedup-ratio", "10")
-        arguments = ("mocker", "--port", str(port), *sockets, *named)
+        arguments = ("mocker", "--http-port", str(port), *sockets, *named)
         mockers.append(kvmesh(*arguments, log=directory / f"mocker-{number}.log"))
         engines[f"w{number}"] = f"http://127.0.0.1:{port}"
     options = ("--tokenizer", str(model), "--kv-cache-block-size", str(BLOCK_SIZE))

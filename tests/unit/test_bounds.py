@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvmesh import bounds
-from kvmesh.bounds import clamped, is_name, real_number, shown, whole_number
+from kvmesh.bounds import clamped, counted, is_name, real_number, shown, whole_number
 
 NUMBERS = [
     bounds.Tokens,
@@ -137,3 +137,10 @@ def test_what_is_shown_is_short(value: str | float) -> None:
 
 def test_short_values_are_shown_whole() -> None:
     assert (shown("a\n"), shown(7), shown(1.5)) == ("'a\\n'", "7", "1.5")
+
+
+def test_a_number_agrees_with_its_noun() -> None:
+    said = [counted(number, "worker") for number in (0, 1, 2, 12_000)]
+
+    assert said == ["0 workers", "1 worker", "2 workers", "12,000 workers"]
+    assert [counted(number, "batch", "batches") for number in (1, 2)] == ["1 batch", "2 batches"]

@@ -36,11 +36,52 @@ def test_the_version_names_the_core_and_the_formats() -> None:
 
 
 def test_command_help_shows_default_and_environment_name_of_a_flag() -> None:
-    _, out, _ = run_cli("worker", "--help")
+    _, out, _ = run_cli("worker", "--help-all")
 
     line = next(line for line in out.splitlines() if "--bucket" in line)
     assert "KVMESH_BUCKET" in line
     assert "[default: default]" in line
+
+
+FIVE_TITLES = ("Engines", "Front door", "Routing", "Limits and failures", "Mesh and logs")
+
+
+@pytest.mark.parametrize("role", sorted(cli.MANY_SETTINGS))
+def test_help_of_many_settings_is_a_page_of_titled_groups(role: str) -> None:
+    _, out, _ = run_cli(role, "--help", environment={"COLUMNS": "80"})
+
+    lines = out.splitlines()
+    titles = [line.split("─ ")[1].split(" ─")[0] for line in lines if line.startswith("╭")]
+    assert len(lines) <= 60
+    assert 4 <= len(titles) <= 5
+    assert "KVMESH_HTTP_PORT" not in out
+    assert f"kvmesh config {role}" in " ".join(out.split())
+
+
+def test_help_of_a_router_has_the_twenty_settings_used_most() -> None:
+    _, out, _ = run_cli("router", "--help")
+    _, whole, _ = run_cli("router", "--help-all")
+
+    shown = [line for line in out.splitlines() if line.startswith("│ --")]
+    assert len(shown) == 20
+    assert [title for title in FIVE_TITLES if f"─ {title} ─" not in out + whole] == []
+    assert "--worker STR...  " in out
+    assert "--shadow-policy" not in out
+    assert "KVMESH_SHADOW_POLICY" in whole
+
+
+def test_help_of_other_commands_is_whole() -> None:
+    _, out, _ = run_cli("doctor", "--help")
+
+    assert "KVMESH_ENGINE_URL" in out
+
+
+def test_a_setting_by_its_old_name_is_taken_with_a_warning() -> None:
+    _, _, err = run_cli("mocker", "--port", "70000")
+
+    assert "kvmesh: warning: --port: deprecated" in err
+    assert "it is --http-port now" in err
+    assert "70000" in err
 
 
 SEED_FLAGS = """--router-mode --kv-cache-block-size --router-temperature --kv-events --no-kv-events
@@ -49,7 +90,7 @@ SEED_FLAGS = """--router-mode --kv-cache-block-size --router-temperature --kv-ev
 
 
 def test_router_takes_the_seed_flags_as_spelled() -> None:
-    _, out, _ = run_cli("router", "--help")
+    _, out, _ = run_cli("router", "--help-all")
 
     assert [flag for flag in SEED_FLAGS.split() if f"{flag} " not in out] == []
 

@@ -90,6 +90,9 @@ Routes = PathRoutes[Exchange]
 """Those of a HTTP port."""
 
 
+FEW_CONNECTIONS: Final = 2000
+"""So many clients at once are a usual load; below it some may be refused."""
+
 HTTP_FLAGS: Final = ("--http-port", "--http-host")
 """The settings of the one port where each of several processes has one of its own, too."""
 
@@ -134,9 +137,9 @@ class FrontDoor:
         open_files = raise_open_files_limit()
         possible = connections_within(open_files)
         limits = settings.limits
-        if possible < limits.max_connections:
+        if possible < min(limits.max_connections, FEW_CONNECTIONS):
             get_logger().warning(
-                "fewer connections than a front door takes: raise the limit of open files",
+                "raise the limit of open files (ulimit -n): a front door takes more connections",
                 max_connections=possible,
                 open_files=open_files,
             )

@@ -76,27 +76,31 @@ class Served(msgspec.Struct, frozen=True):
 
 
 async def read_models(pool: UpstreamPool, url: str) -> Served | None:
-    """Return the served models; None when the engine does not answer."""
+    """Return the served models; None when the engine does not answer with them."""
     try:
-        return await ask_models(pool, url)
+        answer = await ask_models(pool, url)
     except SlowError:
         return None
+    return answer if isinstance(answer, Served) else None
 
 
-async def ask_models(pool: UpstreamPool, url: str) -> Served | None:
-    """Do as `read_models`. Raises `SlowError` for an engine that answers too late."""
+async def ask_models(pool: UpstreamPool, url: str) -> Served | int:
+    """Return the served models; else the status of the answer, 0 where nothing answers.
+
+    Raises `SlowError` for an engine that answers too late.
+    """
     try:
         status, body = await fetch(pool, url, "/v1/models")
     except SlowError:
         raise
     except TransportError:
-        return None
+        return 0
     if status != HTTP_OK:
-        return None
+        return status
     try:
         return msgspec.json.decode(body, type=_Models).served()
     except UNREADABLE:
-        return None
+        return status
 
 
 async def read_weights(pool: UpstreamPool, url: str, path: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from kvmesh.bounds import MOST_NAMED, listed
+from kvmesh.bounds import MOST_NAMED, counted, listed
 from kvmesh.core.members.url_guard import UrlGuard
 
 NO_USABLE_WORKER: Final = "no usable worker"
@@ -45,5 +45,7 @@ class UrlRefusals:
             for name, why in islice(refused.items(), MOST_NAMED)
         ]
         if (more := len(refused) - len(lines)) > 0:
-            lines.append(f"{more} more members get no requests: see --upstream-allow")
+            lines.append(
+                f"no requests either for {counted(more, 'more member')}: see --upstream-allow"
+            )
         return tuple(lines)

@@ -123,7 +123,8 @@ class StaticWorkers:
         if self._index is None:
             return panic
         never = by_reason(self._router.unmatched(), "no prefix can match")
-        reasons = self._registry.reasons.items()
+        served = self._registry.answering
+        reasons = ((w, why) for w, why in self._registry.reasons.items() if w in served)
         return (*panic, *never, *by_reason(reasons, "routed approximately"))
 
     def describe(self) -> dict[str, object]:
@@ -246,19 +247,21 @@ class StaticWorkers:
     async def _check(self, pool: UpstreamPool, engine: EngineAttachment) -> None:
         """See whether the engine answers, what it serves and how busy it is."""
         url = engine.static.url
-        served, slow = None, False
+        served: Served | int = 0
+        slow = False
         try:
             served = await ask_models(pool, url)
         except SlowError:
             slow = True
         if engine not in self._engines:
             return
-        if served is None:
+        if not isinstance(served, Served):
             # It may come back as another one: ask for everything then.
             engine.checked_s = 0.0
             for rank in engine.ranks:
                 beat = self._heartbeat(engine, rank, Served(())) if engine.facts is None else None
-                self._driver.post(self._registry.name, EngineSilent(rank.worker, slow, beat))
+                silent = EngineSilent(rank.worker, slow, served, beat)
+                self._driver.post(self._registry.name, silent)
             return
         await self._learn(pool, engine)
         if engine.facts is not None:

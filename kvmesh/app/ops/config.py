@@ -8,11 +8,14 @@ import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
+
+from cyclopts import Group
 
 from kvmesh.app.picker.envoy_bootstrap import encode
 from kvmesh.app.picker.envoy_options import EXAMPLE
@@ -25,7 +28,7 @@ from kvmesh.settings.roles import (
     UpSettings,
     WorkerSettings,
 )
-from kvmesh.settings.types import is_fixed
+from kvmesh.settings.types import group_of, is_fixed
 
 Role = Literal["router", "picker", "meta-router", "worker", "mocker", "up"]
 WITHIN: Final[Mapping[Role, Role]] = {"picker": "router"}
@@ -67,21 +70,21 @@ def render_markdown() -> str:
         "the default, `name = value` in a TOML file (`--config FILE`), `KVMESH_NAME` in the",
         "environment, `--name` on the command line. A switch is on as `--name`,",
         "off as `--no-name`, and takes a word, too: `--name true`, `--name false`.",
+        "`--help` shows the settings used most, `--help-all` all of them, under the same titles.",
     ]
     roles = find_roles()
     for role, settings in roles.items():
         lines += ["", f"## kvmesh {role}"]
         known: set[str] = set()
         if whole := WITHIN.get(role):
-            known.update(name for name, _, _ in describe(roles[whole]))
-            lines += [f"All settings of `kvmesh {whole}`, and:", ""]
-        lines += ["| flag | default | meaning |", "|---|---|---|"]
-        for name, text, default in describe(settings):
-            if name in known:
-                continue
-            shown = "" if default in ("", (), None) else f"`{toml_value(default)}`"
-            needed = "*required*" if default is MISSING else shown
-            lines.append(f"| `--{name}` | {needed} | {text.replace('|', chr(92) + '|')} |")
+            known.update(setting.name for setting in describe(roles[whole]))
+            lines.append(f"All settings of `kvmesh {whole}`, and:")
+        for title, found in by_title(s for s in describe(settings) if s.name not in known):
+            lines += ["", f"### {title}", "| flag | default | meaning |", "|---|---|---|"]
+            for _, name, text, default in found:
+                shown = "" if default in ("", (), None) else f"`{toml_value(default)}`"
+                needed = "*required*" if default is MISSING else shown
+                lines.append(f"| `--{name}` | {needed} | {text.replace('|', chr(92) + '|')} |")
     return "\n".join(lines) + "\n"
 
 
@@ -94,26 +97,43 @@ def render_toml(role: Role) -> str:
         f"# kvmesh {role}: every setting at its default. Take the # off a line to change it.",
         f"# Use it with: kvmesh {role} --config {role}.toml; variables and flags win over it.",
     ]
-    for name, text, default in describe(settings):
-        lines += ["", *(f"# {line}" for line in textwrap.wrap(text, 90))]
-        lines.append(f"#{name} = {toml_value(default)}")
+    for title, found in by_title(describe(settings)):
+        lines += ["", f"# --- {title} ---"]
+        for _, name, text, default in found:
+            lines += ["", *(f"# {line}" for line in textwrap.wrap(text, 90))]
+            lines.append(f"#{name} = {toml_value(default)}")
     return "\n".join(lines) + "\n"
 
 
-def describe(settings: type) -> Iterator[tuple[str, str, object]]:
-    """Yield (name, text, default) of each setting, nested groups in place.
+class Setting(NamedTuple):
+    """A setting; `default` is `MISSING` where there is none."""
 
-    A setting without a default yields `MISSING`.
-    """
+    group: Group
+    name: str
+    text: str
+    default: object
+
+
+def by_title(settings: Iterable[Setting]) -> Iterator[tuple[str, list[Setting]]]:
+    """Yield the settings under each title, in the order of `--help`."""
+    ordered = sorted(settings, key=lambda setting: cast("int", setting.group.sort_key))
+    for group, found in groupby(ordered, lambda setting: setting.group):
+        yield group.name, list(found)
+
+
+def describe(settings: type, above: Group | None = None) -> Iterator[Setting]:
+    """Yield each setting, those of a dataclass that a field holds in its place."""
     texts = attribute_texts(settings)
     for field in fields(settings):
         if is_fixed(field):
             continue
         default = default_of(field)
+        group = group_of(field) or above
         if is_dataclass(default) and not isinstance(default, type):
-            yield from describe(type(default))
+            yield from describe(type(default), group)
         else:
-            yield field.name.replace("_", "-"), texts.get(field.name, ""), default
+            assert group is not None, f"{settings.__name__}.{field.name} stands under no title"
+            yield Setting(group, field.name.replace("_", "-"), texts.get(field.name, ""), default)
 
 
 def default_of(field: "Field[Any]") -> object:

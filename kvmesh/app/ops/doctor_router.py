@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import counted
 from kvmesh.core.engines.seen import EngineSeen, Finding, Level
 from kvmesh.core.members.block_sizes import SizeSource
 
@@ -212,7 +213,7 @@ def _check_prompt(
     overlaps = router.overlap_blocks or {}
     best = max(overlaps.get(one.worker, 0) for one in mine)
     if best:
-        text = f"the router sees {best} blocks of the prompt the engine has just cached"
+        text = f"the router sees {counted(best, 'block')} of the prompt the engine has just cached"
         yield Finding(Level.OK, "end to end", text)
     else:
         text = "the router sees nothing of the prompt the engine has just cached"

@@ -54,9 +54,9 @@ def plan_mesh(settings: UpSettings, nats_url: str, stream_options: Sequence[str]
     for number in range(settings.engines):
         url = f"http://127.0.0.1:{base + ENGINE_OFFSET + number}"
         bucket = buckets[number % len(buckets)]
-        engine = ["mocker", "--port", str(base + ENGINE_OFFSET + number), *models]
+        engine = ["mocker", "--http-port", str(base + ENGINE_OFFSET + number), *models]
         engine += ["--kv-events-port", str(base + EVENTS_OFFSET + number)]
-        engine += ["--replay-port", str(base + REPLAY_OFFSET + number)]
+        engine += ["--kv-replay-port", str(base + REPLAY_OFFSET + number)]
         engine += ["--block-size", str(settings.kv_cache_block_size)]
         engine += ["--num-gpu-blocks-override", str(settings.num_gpu_blocks)]
         engine += ["--speedup-ratio", str(settings.speedup_ratio)]

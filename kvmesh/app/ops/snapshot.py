@@ -21,6 +21,7 @@ from kvmesh.actors.wire import Subjects, decode
 from kvmesh.app.mesh.plane import event_plane, subjects_for
 from kvmesh.app.process.running import Stop, run
 from kvmesh.app.process.running_mesh import find_mesh
+from kvmesh.bounds import counted
 from kvmesh.core.index.snapshot_manifest import Manifest, SnapshotGeneration, decode_manifest
 from kvmesh.core.index.snapshot_reading import Snapshot, decode_snapshot
 from kvmesh.errors import CodecError, ConfigError, KvMeshError, TransportError
@@ -190,7 +191,7 @@ def inspect(
         console.print(table)
         console.print(
             f"stream created {snapshot.position.created}, sequence "
-            f"{snapshot.position.sequence}, {generation.blocks:,} blocks, "
+            f"{snapshot.position.sequence}, {counted(generation.blocks, 'block')}, "
             f"{generation.size:,} bytes, sha256 {generation.sha256}"
         )
         return 0
@@ -212,7 +213,9 @@ def verify(bucket: Bucket = "", *, router_id: RouterId = "", nats: Nats = DEFAUL
                 bad = True
                 sys.stdout.write(f"BAD  {one.name}: {error}\n")
             else:
-                sys.stdout.write(f"OK   {one.name}: {one.blocks:,} blocks at {one.sequence}\n")
+                sys.stdout.write(
+                    f"OK   {one.name}: {counted(one.blocks, 'block')} at {one.sequence}\n"
+                )
         if not manifest.generations:
             sys.stdout.write(f"bucket {bucket} has no snapshot\n")
         return int(bad)
@@ -240,7 +243,7 @@ def take(bucket: Bucket = "", *, router_id: RouterId = "", nats: Nats = DEFAULT_
                 f"bucket {bucket}: no new snapshot in {TAKE_TIMEOUT_S:g} s; was there anything "
                 "new? The routers' logs say why one was abandoned"
             ) from error
-        sys.stdout.write(f"{after[0].name}: {after[0].blocks:,} blocks\n")
+        sys.stdout.write(f"{after[0].name}: {counted(after[0].blocks, 'block')}\n")
         return 0
 
     run_command(bucket, nats, router_id, work)

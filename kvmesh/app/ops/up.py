@@ -38,7 +38,6 @@ from kvmesh.tasks import supervise
 
 STREAM_VARIABLE, NAMESPACE_VARIABLE = "KVMESH_STREAM_MAX_BYTES", "KVMESH_NAMESPACE"
 """Read by the children."""
-READY_TIMEOUT_S = 60.0
 HASHES_KEY = "hash.secret"
 """The file of the hash secret in --data-dir."""
 
@@ -69,7 +68,7 @@ async def serve(settings: UpSettings, stop: Stop, forks: ForkServer | None = Non
             forks.listen()
             stack.push_async_callback(forks.close)
         plan, nats_url, children = await start_mesh(settings, stack, forks)
-        waiting = asyncio.ensure_future(wait_for_ready(children, READY_TIMEOUT_S))
+        waiting = asyncio.ensure_future(wait_for_ready(children, say=console.print))
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)

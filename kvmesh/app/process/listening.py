@@ -18,8 +18,7 @@ def naming(flag: str, host_flag: str) -> Generator[None]:
         yield
     except TransportError as error:
         cause = error.__cause__
-        number = cause.errno if isinstance(cause, OSError) else None
-        match number:
+        match getattr(cause, "errno", None):  # of an OSError, and of ZeroMQ's own
             case errno.EADDRINUSE:
                 remedy = f"stop the process that has it (`ss -ltnp`), or name another port: {flag}"
             case errno.EACCES:

@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import os
+import re
 import sys
 from asyncio.subprocess import DEVNULL
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kvmesh.app.process.fork_server import ForkServer
+from kvmesh.bounds import listed
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.observe import get_logger
 from kvmesh.tasks import end_tasks, supervise
@@ -24,6 +26,13 @@ TERMINATE_S = 10.0
 POLL_S = 0.1
 OWN_WORDS = "kvmesh: "
 """How the line begins with which a kvmesh command ends in error."""
+
+TOLD_EACH_S = 5.0
+MOST_IDLE_STEPS = 600
+"""A minute on a machine that has time for it."""
+MOST_SAID = 10_000
+_DIGITS = re.compile(r"\d+")
+"""Times and counts, by which a line that is said again differs."""
 
 MOST_LINES = 20
 MOST_BYTES = 64 * 1024
@@ -207,23 +216,58 @@ class Child:
         return "\n".join(text.splitlines()[-MOST_LINES:])
 
 
-async def wait_for_ready(children: Sequence[Child], timeout_s: float) -> None:
-    """Return when every child with a `ready_url` answers it with 200.
-
-    Raises `TransportError` naming the child that does not, with the end of its log, and
-    `ConfigError` with the words of one that refused to start. From then on a child that ends is
-    started again, whatever it ends with.
+class Progress:
+    """Notes what moves while processes start: that one serves, or says in its log what it has not
+    said before. `idle_steps` counts the steps since, not seconds: on a busy machine they take
+    longer, for the processes as for this one.
     """
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    for child in children:
-        while child.spec.ready_url and not await answers_ok(child.spec.ready_url):
-            _raise_refusals(children)
-            if asyncio.get_running_loop().time() > deadline:
-                raise TransportError(
-                    f"{child.spec.name} is not ready at {child.spec.ready_url} after "
-                    f"{timeout_s:.0f} s; the end of its log:\n{child.last_words()}"
-                )
-            await asyncio.sleep(POLL_S)
+
+    def __init__(self) -> None:
+        self.idle_steps = 0
+        self._serving = 0
+        self._said: set[str] = set()
+
+    def step(self, waiting: Sequence[Child], serving: int) -> None:
+        """Look at the processes once more."""
+        before = len(self._said), self._serving
+        for child in waiting:
+            for line in child.last_words().splitlines():
+                if len(self._said) < MOST_SAID:
+                    self._said.add(f"{child.spec.name} {_DIGITS.sub('', line)}")
+        self._serving = serving
+        self.idle_steps = self.idle_steps + 1 if before == (len(self._said), serving) else 0
+
+
+async def wait_for_ready(
+    children: Sequence[Child],
+    idle_steps: int = MOST_IDLE_STEPS,
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Return when every child with a `ready_url` answers it with 200, however long that takes while
+    something moves; `say` is told each few seconds who is waited for.
+
+    Raises `TransportError` naming a child that does not after `idle_steps` of a tenth of a second
+    in which nothing moved, with the end of its log, and `ConfigError` with the words of one that
+    refused to start. From then on a child that ends is started again, whatever it ends with.
+    """
+    loop, progress = asyncio.get_running_loop(), Progress()
+    told_s = loop.time()
+    waiting: list[Child] = [child for child in children if child.spec.ready_url]
+    while waiting:
+        ready = await asyncio.gather(*(answers_ok(child.spec.ready_url) for child in waiting))
+        waiting = [child for child, is_ready in zip(waiting, ready, strict=True) if not is_ready]
+        _raise_refusals(children)
+        progress.step(waiting, len(children) - len(waiting))
+        if waiting and progress.idle_steps >= idle_steps:
+            late = waiting[0]
+            raise TransportError(
+                f"{late.spec.name} is not ready at {late.spec.ready_url}, and nothing moved in"
+                f" {idle_steps * POLL_S:.0f} s; the end of its log:\n{late.last_words()}"
+            )
+        if waiting and loop.time() - told_s > TOLD_EACH_S:
+            told_s = loop.time()
+            say(f"waiting for {listed([child.spec.name for child in waiting])} …")
+        await asyncio.sleep(POLL_S if waiting else 0)
     _raise_refusals(children)
     for child in children:
         child.proven = True

@@ -17,7 +17,7 @@ from kvmesh.app.process.running_mesh import find_url
 from kvmesh.app.views.ask import ask
 from kvmesh.app.views.decision_view import DecisionDetail, DecisionRow
 from kvmesh.app.views.tenant_view import TenantDetail
-from kvmesh.bounds import UNREADABLE
+from kvmesh.bounds import UNREADABLE, counted
 from kvmesh.core.insight.explain import CandidateView, DecisionView, TenantChoice
 from kvmesh.core.members.left_out import LeftOut
 from kvmesh.core.programs.standing import Outlook
@@ -196,8 +196,9 @@ def _facts(decision: DecisionView, outcome: DecisionRow | None) -> Table:
 
     add("decided by", f"{decision.router}, bucket {decision.bucket}, policy {decision.policy}")
     about = "about " if outcome is not None and outcome.estimated else ""
-    add("prompt", f"{about}{decision.prompt_tokens:,} tokens, {decision.total_blocks:,} blocks")
-    add("predicted cached", f"{decision.overlap_blocks:,} blocks")
+    blocks = counted(decision.total_blocks, "block")
+    add("prompt", f"{about}{counted(decision.prompt_tokens, 'token')}, {blocks}")
+    add("predicted cached", counted(decision.overlap_blocks, "block"))
     program = decision.program
     told = {
         "not foretold": decision.unforeseen,
@@ -210,10 +211,10 @@ def _facts(decision: DecisionView, outcome: DecisionRow | None) -> Table:
     if outcome is None:
         return facts
     if outcome.cached_tokens is not None and outcome.reported_tokens is not None:
-        said = f"{outcome.cached_tokens:,} of {outcome.reported_tokens:,} tokens"
+        said = f"{outcome.cached_tokens:,} of {counted(outcome.reported_tokens, 'token')}"
         add("engine reported cached", said)
     if outcome.round_robin_blocks is not None:
-        add("round robin would find", f"about {outcome.round_robin_blocks:,} blocks")
+        add("round robin would find", f"about {counted(outcome.round_robin_blocks, 'block')}")
     if outcome.ttft_ms is not None:
         add("first token after", f"{outcome.ttft_ms:,.0f} ms")
     if outcome.duration_ms is not None:

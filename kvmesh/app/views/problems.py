@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.app.views.traffic_rows import TrafficRow
+from kvmesh.bounds import counted
 from kvmesh.core.insight.problem_log import Problem, Severity
 
 NO_WORKER: Final = "no-worker"
@@ -79,7 +80,7 @@ def worker_problems(workers: Sequence[WorkerState]) -> Iterator[Problem]:
     for bucket in sorted({one.bucket for one in workers}):
         there = [one for one in workers if one.bucket == bucket]
         if not any(one.usable for one in there):
-            why = f"none of {len(there)} workers may get requests: they are answered 503"
+            why = f"none of {counted(len(there), 'worker')} may get requests: they are answered 503"
             yield problem(NO_WORKER, "critical", bucket, why, bucket)
 
 
@@ -116,7 +117,7 @@ def traffic_problems(row: TrafficRow, bucket: str) -> Iterator[Problem]:
         # The share stays out of the key, and changes with every look.
         yield problem("errors", "critical", bucket, f"{share:.0%} of requests fail: {by}", bucket)
     if row.held:
-        why = f"{row.held} requests wait at the router for a worker with room"
+        why = f"{counted(row.held, 'request')} waiting at the router for a worker with room"
         yield problem("held", "warning", bucket, why, bucket)
 
 

@@ -16,6 +16,7 @@ from kvmesh.app.views.figure_table import COLUMNS, Rows
 from kvmesh.app.views.overview import BucketRow, Overview, ReplicaRow, WorkerRow, number
 from kvmesh.app.views.policy_view import PolicyRow
 from kvmesh.app.views.program_rows import ProgramRow
+from kvmesh.bounds import counted
 from kvmesh.core.insight.traffic import TrafficSecond, share_of, sketch_quantile, sum_seconds
 
 WINDOW_S: Final = 60
@@ -202,7 +203,8 @@ def _scaling(overview: Overview) -> list[Text]:
             for one in overview.workers
             if one.bucket == row.bucket and number(one, "drain_order") == 1
         ]
-        state = f"{percent(full)} full, wants {max(1, ceil(wanted))} workers of {row.workers}"
+        wants = counted(max(1, ceil(wanted)), "worker")
+        state = f"{percent(full)} full, wants {wants}, has {row.workers}"
         leaves = f"; {first[0]} would leave first" if first else ""
         style = "yellow" if full > 1.0 else "dim"
         lines.append(Text(f"{row.bucket} is {state}{leaves}", style))

@@ -54,6 +54,9 @@ from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptio
 
 WAIT_FOR_ENGINE_S = 0.5
 WAITING_SAID_S = 10.0
+WAITING_FOR_ENGINE = (
+    "start the engine, or correct --engine-url: waiting for the engine to answer /v1/models"
+)
 
 
 class Sidecar:
@@ -149,14 +152,15 @@ class Sidecar:
 
     async def _wait_for_engine(self, pool: UpstreamPool, stop: Stop) -> EngineFacts | None:
         """Ask until the engine answers; None when the process shall end first."""
-        loop, logged_s = asyncio.get_running_loop(), -WAITING_SAID_S
+        loop, logged_s, say = asyncio.get_running_loop(), -WAITING_SAID_S, self._log.info
         while not stop.requested:
             facts = await read_facts(pool, self._url)
             if facts is not None:
                 return facts
             if loop.time() - logged_s >= WAITING_SAID_S:
                 logged_s = loop.time()
-                self._log.warning("waiting for the engine to answer /v1/models", engine=self._url)
+                say(WAITING_FOR_ENGINE, engine=self._url)
+                say = self._log.warning  # an engine that starts beside this one has no trouble yet
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), WAIT_FOR_ENGINE_S)
         return None

@@ -9,6 +9,7 @@ from typing import Final, Literal
 import msgspec
 from sortedcontainers import SortedDict
 
+from kvmesh.bounds import counted
 from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 
 QueuePolicy = Literal["fcfs", "wspt", "priority"]
@@ -143,9 +144,11 @@ class HoldQueue:
         options = self.options
         tenant = self._tenants.get(held.tenant)
         if len(self._held) >= options.max_queued:
-            return self._refuse(UNAVAILABLE, f"{len(self._held)} requests are waiting already")
+            return self._refuse(
+                UNAVAILABLE, f"{counted(len(self._held), 'request')} waiting already"
+            )
         if tenant is not None and len(tenant.waiting) >= options.max_queued_per_tenant:
-            reason = f"{len(tenant.waiting)} requests of this tenant are waiting already"
+            reason = f"{counted(len(tenant.waiting), 'request')} of this tenant waiting already"
             return self._refuse(TOO_MANY_REQUESTS, reason)
         if held.request_id in self._held:
             return self._refuse(TOO_MANY_REQUESTS, f"request {held.request_id} waits already")

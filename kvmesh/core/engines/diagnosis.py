@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from kvmesh.bounds import counted
 from kvmesh.core.engines.advice import (
     how_to_cache,
     how_to_enlarge_blocks,
@@ -146,7 +147,7 @@ def _check_sources(engine: EngineSeen) -> Iterator[Finding]:
             yield Finding(Level.FAIL, topic, text, "is the port open to this machine?")
         yield from _check_groups(source.groups, topic)
         if source.odd:
-            text = f"{source.odd} events cannot be read and are left out: {source.why}"
+            text = f"{counted(source.odd, 'event')} left out, since unreadable: {source.why}"
             remedy = "overlaps may be too low; upgrade kvmesh; report the version to its authors"
             yield Finding(Level.WARN, topic, text, remedy)
         if source.unknown:
@@ -205,7 +206,8 @@ def _check_events(source: SourceSeen, topic: str, engine: EngineSeen) -> Finding
         remedy = f"is this the port of {whose_events()} KV events, and not of something else?"
         return Finding(Level.FAIL, topic, text, remedy)
     if source.stored_blocks:
-        text = f"{source.stored_blocks} blocks stored in {source.batches} batches"
+        batches = counted(source.batches, "batch", "batches")
+        text = f"{counted(source.stored_blocks, 'block')} stored in {batches}"
         return Finding(Level.OK, topic, f"{text} at {source.endpoint}")
     if engine.probe is None or engine.probe.error:
         remedy = "send a prompt of some blocks, or run without --no-probe"

@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import asdict
 
+from kvmesh.bounds import counted
 from kvmesh.core.admission.access import Viewer
 from kvmesh.core.chat.prompt_form import in_words
 from kvmesh.core.cost.arms import ArmName
@@ -155,7 +156,8 @@ def _why(decision: Decision) -> str:
 def _why_there(decision: Decision) -> str:
     brought = decision.brought
     if brought is not None and brought.source is not None:
-        return f"{_chosen(decision)}; fetches {brought.fetched_tokens} tokens from {brought.source}"
+        tokens = counted(brought.fetched_tokens, "token")
+        return f"{_chosen(decision)}; fetches {tokens} from {brought.source}"
     return _chosen(decision)
 
 
@@ -170,12 +172,12 @@ def _chosen(decision: Decision) -> str:
 def _as_cheapest(decision: Decision) -> str:
     best = max(decision.candidates, key=lambda one: one.overlap_blocks)
     held, total = decision.overlap_blocks, decision.total_blocks
-    fleet = f"of {decision.considered} workers"
+    fleet = f"of {counted(decision.considered, 'worker')}"
     if best.overlap_blocks > held:
-        most = best.overlap_blocks
-        return f"costs least {fleet}; {best.worker} holds more ({most} against {held} blocks)"
+        more = f"{best.overlap_blocks} against {counted(held, 'block')}"
+        return f"costs least {fleet}; {best.worker} holds more ({more})"
     if held:
-        return f"holds {held} of {total} blocks, costs least {fleet}"
+        return f"holds {held} of {counted(total, 'block')}, costs least {fleet}"
     if len(decision.candidates) == decision.considered:
         return f"no worker holds any of it; costs least {fleet}"
     return f"holds none of it, but costs least {fleet}"
@@ -190,9 +192,9 @@ def _as_second_home(decision: Decision) -> str:
     held = NEW_HOME * most >= chosen.overlap_blocks
     if not (cost.margin and most and held) or chosen.active_requests:
         return ""
-    spread = f"was at rest, and becomes one more home of {most} blocks that many ask for"
+    spread = f"was at rest, and becomes one more home of {counted(most, 'block')} that many ask for"
     if len(weighed) < decision.considered:
-        return f"costs least of {decision.considered} workers, or {spread}"
+        return f"costs least of {counted(decision.considered, 'worker')}, or {spread}"
     return spread if decision.score > tie_limit(min(decision.scores), cost.margin) else ""
 
 

@@ -3,6 +3,7 @@
 from statistics import fmean, median
 from typing import Final
 
+from kvmesh.bounds import counted
 from kvmesh.core.cost.formulas import COSTS
 from kvmesh.core.insight.weight_search import SimulatedFleetFacts
 from kvmesh.core.routing.disaggregation import PREFILL
@@ -27,7 +28,7 @@ def unplayable(scheduler: Scheduler, cost: str, now: float) -> str:
         return f"formula {cost} is in a file, which is not simulated"
     infos = [scheduler.workers.info(one) for one in scheduler.workers.everyone(now)]
     if len(infos) < LEAST_WORKERS:
-        return f"{len(infos)} workers: nothing to choose"
+        return f"{counted(len(infos), 'worker')}: nothing to choose"
     if any(PREFILL in info.labels for info in infos):
         return "prefill and decode on two workers are not simulated"
     if len({info.models for info in infos}) > 1:

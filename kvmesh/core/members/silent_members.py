@@ -13,7 +13,7 @@ MOST_LOST: Final = 1024
 LOST_S: Final = 60.0
 """How long a member that was given up is asked whether it is back, and people are told of it."""
 
-GIVEN_UP: Final = "not heard any more, and does not answer at its URL"
+GIVEN_UP: Final = "down: not heard any more, and nothing answers at its URL"
 
 
 class Addressed(Protocol):

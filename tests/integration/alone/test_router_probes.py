@@ -115,7 +115,7 @@ async def test_a_route_asked_for_while_every_engine_is_down_says_so_and_why(
     assert down.json()["error"]["code"] == sent.json()["error"]["code"] == "no_worker"
     assert [one["worker"] for one in workers if not one["usable"]] == ["w0"]
     assert (
-        "no worker may take it (w0: its engine does not answer probes)"
+        "no worker may take it (w0: its engine is down: nothing answers at its URL)"
         in down.json()["error"]["message"]
     )
 

@@ -56,7 +56,7 @@ def test_every_file_is_listed_on_the_examples_page() -> None:
     files = [path.relative_to(EXAMPLES) for path in EXAMPLES.glob("**/*.*") if path.is_file()]
 
     listed = {str(path) for path in files if f"]({path})" in page}
-    assert listed == {str(path) for path in files if path.suffix in {".py", ".yaml"}}
+    assert listed == {str(path) for path in files if path.suffix in {".py", ".yaml", ".jsonl"}}
 
 
 def test_the_configurations_of_clients_lead_to_kvmesh_up() -> None:

@@ -32,8 +32,8 @@ class LoggingMesh:
         self._folder = folder
         engine, events, replay, *routers = fixed_ports(5)
         nats = ("--nats-url", nats_url, "--log-level", "debug")
-        feeds = ("--kv-events-port", str(events), "--replay-port", str(replay))
-        mocker = ("mocker", "--port", str(engine), "--timing-profile", "instant", *feeds)
+        feeds = ("--kv-events-port", str(events), "--kv-replay-port", str(replay))
+        mocker = ("mocker", "--http-port", str(engine), "--timing-profile", "instant", *feeds)
         self.engine = self._process(
             "engine", engine, "console", *mocker, "--num-gpu-blocks-override", "40"
         )

@@ -113,8 +113,8 @@ class PickerFleet:
         port, events, replay = fixed_ports(3)
         url, worker = f"http://127.0.0.1:{port}", f"w{number}"
         self.workers[f"127.0.0.1:{port}"] = worker
-        arguments = ["mocker", "--port", str(port), "--speedup-ratio", "1"]
-        arguments += ["--kv-events-port", str(events), "--replay-port", str(replay)]
+        arguments = ["mocker", "--http-port", str(port), "--speedup-ratio", "1"]
+        arguments += ["--kv-events-port", str(events), "--kv-replay-port", str(replay)]
         self._process(f"engine-{number}", url, arguments)
         if self.server is not None:
             sidecar = ["worker", "--engine-url", url, "--bucket", BUCKET, "--worker-id", worker]

@@ -64,7 +64,7 @@ async def test_the_trace_of_a_router_that_tunes_can_be_downloaded_and_replayed(
         assert status["tuner"]["proposal"] == ""
         assert overview["tuning"][0]["router"] == status["router"] == "default-0"
         ready = await seen(client, "/ready", lambda page: page.get("warnings"))
-        assert "auto-tune: 1 workers: nothing to choose" in ready["warnings"]
+        assert "auto-tune: 1 worker: nothing to choose" in ready["warnings"]
 
 
 async def test_the_trace_is_for_who_may_change_the_router(

@@ -41,8 +41,8 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[MeshP
 
 def _engine(folder: Path, number: int, ports: Sequence[int]) -> MeshProcess:
     port, events, replay = ports[:3]
-    feeds = ["--kv-events-port", str(events), "--replay-port", str(replay)]
-    words = ["mocker", "--port", str(port), *feeds]
+    feeds = ["--kv-events-port", str(events), "--kv-replay-port", str(replay)]
+    words = ["mocker", "--http-port", str(port), *feeds]
     return MeshProcess(f"w{number}", f"http://127.0.0.1:{port}", words, folder / f"{number}.log")
 
 

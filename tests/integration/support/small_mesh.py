@@ -27,8 +27,8 @@ class SmallMesh:
         self._folder = folder
         self._nats = ["--nats-url", nats_url]
         router, front, engine, events, replay = fixed_ports(5)
-        mocker = ("mocker", "--port", str(engine), "--speedup-ratio", "50")
-        feeds = ("--kv-events-port", str(events), "--replay-port", str(replay))
+        mocker = ("mocker", "--http-port", str(engine), "--speedup-ratio", "50")
+        feeds = ("--kv-events-port", str(events), "--kv-replay-port", str(replay))
         self.engine = self.process("engine", engine, *mocker, *feeds)
         held = (f"--wait-for-worker-s={hold_s}", f"--wait-for-replica-s={WITHIN_S}")
         self.router = self.process(

@@ -33,7 +33,7 @@ async def kvmesh(*arguments: str) -> tuple[int, str, str]:
 
 
 async def test_a_trace_is_measured_and_advised() -> None:
-    code, out, err = await analyze(str(TRACE), "--workers", "4")
+    code, out, err = await analyze(str(TRACE), "--engines", "4")
 
     assert (code, err) == (0, "")
     assert "80 requests" in out
@@ -43,7 +43,7 @@ async def test_a_trace_is_measured_and_advised() -> None:
 async def test_the_number_of_blocks_decides_the_weight_on_cache_usage(tmp_path: Path) -> None:
     trace = tmp_path / "conversations_b64.jsonl"
     trace.write_text(conversations(sessions=9, turns=6))
-    code, out, err = await analyze(str(trace), "--blocks-per-worker", "2000000")
+    code, out, err = await analyze(str(trace), "--num-gpu-blocks", "2000000")
 
     assert (code, err) == (0, "")
     assert "gpu_cache_usage_weight=0.25" in out

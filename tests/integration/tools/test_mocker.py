@@ -19,7 +19,7 @@ from kvmesh.core.blocks.hashing import namespace_root, sequence_hashes, unpack_h
 from kvmesh.core.engines.engine_events import EngineCleared, EngineRemoved, EngineStored
 from kvmesh.core.engines.kv_events.dialect import decode_engine_batch
 from kvmesh.core.engines.kv_events.event_source import SourceOptions
-from kvmesh.errors import ConfigError, TransportError
+from kvmesh.errors import ConfigError
 from kvmesh.transport.zmq.subscriber import EventSubscription, SubscriptionOptions
 from kvmesh_lab.mocker.command import Mocker, MockerOptions, options_from, run_mocker
 from kvmesh_lab.mocker.settings import MockerSettings
@@ -574,15 +574,18 @@ def test_wrong_options_are_refused_at_once() -> None:
 async def test_a_taken_port_stops_the_start_and_leaves_nothing_open() -> None:
     async with serving() as (mocker, _):
         port = int(mocker.url.rpartition(":")[2])
-        with pytest.raises(ConfigError, match="--port"):
+        with pytest.raises(ConfigError, match="--http-port"):
             await Mocker(MockerOptions(**SMALL | {"port": port})).start()
         events = int(mocker.kv_events_endpoint().rpartition(":")[2])
-        with pytest.raises(TransportError, match="event publisher"):
+        second = "name another port: --kv-events-port, --kv-replay-port and, of a second mocker"
+        with pytest.raises(ConfigError, match=second):
             await Mocker(MockerOptions(**SMALL | {"kv_events_port": events})).start()
+        with pytest.raises(ConfigError, match="name an address of this machine: --http-host"):
+            await Mocker(MockerOptions(**SMALL | {"host": "192.0.2.1"})).start()
 
 
 async def test_the_command_serves_until_it_is_told_to_stop() -> None:
-    options = options_from(MockerSettings(port=0, kv_events_port=0, replay_port=0))
+    options = options_from(MockerSettings(http_port=0, kv_events_port=0, kv_replay_port=0))
     stop = Stop()
     running = asyncio.create_task(run_mocker(options, stop))
     await asyncio.sleep(0)

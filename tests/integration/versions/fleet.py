@@ -42,8 +42,8 @@ class Fleet:
         self._ports = dict(zip(("r0", "r1", "front", "engine"), fixed_ports(4), strict=True))
         events, replay = fixed_ports(2)
         engine = self._ports["engine"]
-        feeds = ("--kv-events-port", str(events), "--replay-port", str(replay))
-        mocker = ("mocker", "--port", str(engine), "--timing-profile", "instant", *feeds)
+        feeds = ("--kv-events-port", str(events), "--kv-replay-port", str(replay))
+        mocker = ("mocker", "--http-port", str(engine), "--timing-profile", "instant", *feeds)
         self.engine = MeshProcess("engine", url(engine), mocker, folder / "engine.log")
         self._running: dict[str, MeshProcess] = {}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvmesh.actors.static_registry import SILENT
+from kvmesh.actors.static_registry import DOWN
 from tests.integration.support.failing_engine import FailingEngine, failing_engines
 from tests.integration.support.live_router import client_of, free_port, router
 from tests.integration.support.waiting import seen
@@ -28,11 +28,11 @@ async def test_a_dead_url_is_named_by_every_view_until_its_engine_answers() -> N
         await late.server.close()
 
     assert ready.status_code == 200
-    assert f"w1: gets no requests: {SILENT}" in ready.json()["warnings"]
+    assert f"w1: gets no requests: {DOWN}" in ready.json()["warnings"]
     row = next(one for one in overview["workers"] if one["worker"] == "w1")
-    assert (row["usable"], row["why_not"]) == (False, SILENT)
+    assert (row["usable"], row["why_not"]) == (False, DOWN)
     found = [one for one in overview["problems"] if one["who"] == "w1"]
-    assert [(one["kind"], one["why"]) for one in found] == [("not-ready", SILENT)]
+    assert [(one["kind"], one["why"]) for one in found] == [("not-ready", DOWN)]
     assert 'kvmesh_worker_usable{worker="w1"} 0.0' in metrics
     assert served.headers["x-kvmesh-worker"] == "w0"
     assert [one["usable"] for one in rows] == [True, True]
@@ -44,6 +44,6 @@ async def test_where_no_engine_ever_answered_the_router_says_which() -> None:
         answer = await seen(client, "/ready", lambda page: page.get("warnings"))
         asked = await client.post("/v1/completions", json={"model": "m", "prompt": "x"})
 
-    assert f"w0, w1: gets no requests: {SILENT}" in answer["warnings"]
+    assert f"w0, w1: gets no requests: {DOWN}" in answer["warnings"]
     assert asked.status_code == 503
-    assert SILENT in asked.json()["error"]["message"]
+    assert DOWN in asked.json()["error"]["message"]

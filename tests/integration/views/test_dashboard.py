@@ -227,7 +227,7 @@ async def test_a_worker_that_stops_answering_is_shown_as_such(
 
     await asyncio.wait_for(check(), 60)
 
-    assert rows["w1"]["why_not"] == "its engine does not answer probes"
+    assert rows["w1"]["why_not"] == "its engine answers /v1/models with 200, not with its models"
     assert rows["w0"]["usable"]
 
 

@@ -2,7 +2,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kvmesh.actors.engine_follower import EngineFollower, FollowerOptions
+from kvmesh.actors.engine_follower import BEGINS_S, EngineFollower, FollowerOptions
 from kvmesh.actors.engine_messages import (
     CacheEmptied,
     EngineCaughtUp,
@@ -13,8 +13,8 @@ from kvmesh.actors.engine_messages import (
     EngineServed,
     PromptServed,
 )
-from kvmesh.actors.kernel import Effect, Log, Message
-from kvmesh.actors.messages import TrustChanged
+from kvmesh.actors.kernel import Effect, Log, Message, Wake
+from kvmesh.actors.messages import Tick, TrustChanged
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes, sequence_hashes
 from kvmesh.core.engines.kv_events.regaining import PROOF_RUNS
@@ -80,6 +80,33 @@ def test_it_is_exact_once_it_is_connected_and_has_read_all() -> None:
     assert "cannot be reached" in driver.trust[0][1]
     assert (driver.blocks(), driver.follower.block_size) == (3, 4)
     assert driver.follower.statistics().visible_blocks == 3
+
+
+def test_a_start_that_reads_all_events_in_time_warns_of_nothing() -> None:
+    driver = Driver()
+
+    effects = driver.tell(
+        EngineConnected(connected=False),
+        EngineConnected(connected=True),
+        EngineCaughtUp(),
+        Tick("begin"),
+    )
+    later = driver.tell(EngineConnected(connected=False))
+
+    assert of(Wake, effects) == [Wake(BEGINS_S, Tick("begin"))]
+    assert [log.level for log in of(Log, effects)] == ["info"] * 3
+    assert [log.level for log in of(Log, later)] == ["warning"]
+
+
+def test_events_that_cannot_be_read_a_while_after_the_start_are_warned_of_once() -> None:
+    driver = Driver()
+
+    first = of(Log, driver.tell(EngineConnected(connected=False)))
+    late = of(Log, driver.tell(Tick("begin"), Tick("begin")))
+
+    assert [log.level for log in first] == ["info"]
+    assert [(log.level, log.fields["trust"]) for log in late] == [("warning", "approx")]
+    assert Driver().tell(Tick("begin")) == []
 
 
 def test_a_restart_empties_the_worker_and_keeps_the_trust() -> None:

@@ -20,7 +20,7 @@ def test_a_start_waits_for_the_blocks_of_live_workers_and_not_for_ever() -> None
     assert whole == ""
     assert lacking.why_not(3.0, None) == ""
     assert lacking.why_not(3.0, 0.0) == (
-        "asking for the blocks of 1 workers that the index does not have"
+        "asking for the blocks of 1 worker that the index does not have"
     )
     assert lacking.why_not(SETTLE_S, 0.0) == ""
 

@@ -11,7 +11,7 @@ from kvmesh.actors.messages import (
     WorkerLoad,
     WorkerSeen,
 )
-from kvmesh.actors.static_registry import CHECK_S, SILENT, StaticRegistry
+from kvmesh.actors.static_registry import CHECK_S, DOWN, StaticRegistry
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import pack_hashes
 from kvmesh.core.index.index import KvIndex
@@ -91,8 +91,18 @@ def test_an_engine_that_never_answered_is_known_by_its_configuration() -> None:
 
     assert first == [Send("router", WorkerSeen(BEAT))]
     assert again == []
-    assert driver.workers.membership.why_not(W, 1.0) == SILENT
+    assert driver.workers.membership.why_not(W, 1.0) == DOWN
     assert not driver.workers.met_any
+
+
+def test_an_engine_that_is_up_and_names_no_models_is_not_called_down() -> None:
+    driver = Driver()
+
+    lines = of(Log, driver.registry.receive(EngineSilent(W, status=401, beat=BEAT), 0.0))
+
+    why = "its engine answers /v1/models with 401, not with its models"
+    assert lines[0].fields["reason"] == why
+    assert driver.workers.membership.why_not(W, 1.0) == why
 
 
 def test_trust_follows_the_events_and_says_why() -> None:

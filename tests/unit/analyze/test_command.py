@@ -22,7 +22,7 @@ def test_a_cache_is_named_in_tokens_or_in_blocks() -> None:
 
 
 def test_two_sizes_of_one_cache_are_refused() -> None:
-    with pytest.raises(ConfigError, match="--blocks-per-worker 9 and --worker-tokens 8 both say"):
+    with pytest.raises(ConfigError, match="--num-gpu-blocks 9 and --worker-tokens 8 both say"):
         fleet_of(options(blocks_per_worker=9, worker_tokens=8))
 
 

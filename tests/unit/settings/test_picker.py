@@ -4,9 +4,9 @@ from kvmesh.settings.roles import RouterSettings
 
 
 def test_a_picker_takes_every_setting_of_a_router() -> None:
-    names = {name for name, _, _ in describe(PickerSettings)}
+    names = {setting.name for setting in describe(PickerSettings)}
 
-    assert names > {name for name, _, _ in describe(RouterSettings)}
+    assert names > {setting.name for setting in describe(RouterSettings)}
 
 
 def test_the_page_tells_settings_that_both_have_once() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from kvmesh.errors import ConfigError
-from kvmesh.settings.spellings import check_removed, join_loose, read_spellings
+from kvmesh.settings.spellings import check_removed, join_loose, read_spellings, renamed
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,16 @@ def test_a_word_left_over_goes_to_the_switch_before_it() -> None:
     joined = join_loose(line, ["Maybe", "again"])
 
     assert joined == ["router", "--kv-events=Maybe", "--seed", "3", "again"]
+
+
+def test_an_old_name_is_found_in_flags_files_and_variables() -> None:
+    tokens = ("mocker", "--port=1", "--model", "host")
+
+    warnings = list(renamed("mocker", tokens, ["replay-port"], ["KVMESH_HOST", "PATH"]))
+
+    assert [warning.partition(":")[0] for warning in warnings] == [
+        "KVMESH_HOST",
+        "--port",
+        "replay-port",
+    ]
+    assert list(renamed("router", ["--port"], ["host"], [])) == []

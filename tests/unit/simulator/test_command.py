@@ -184,7 +184,7 @@ def test_one_load_needs_no_numbers_and_details_show_every_worker(tmp_path: Path)
         ({"policy": ("kv", "kv")}, "each policy once"),
         ({"policy": ("kv:nothing",)}, "nothing"),
         ({"engines": 0}, "engines"),
-        ({"blocks": -4}, "--blocks"),
+        ({"blocks": -4}, "--num-gpu-blocks"),
         ({"skip": -1}, "--skip"),
         ({"timing_profile": "fast"}, "timing profile"),
         ({"plot": Path("x.txt")}, "--plot"),

@@ -163,7 +163,7 @@ def test_a_slice_starts_at_time_zero() -> None:
 
 
 def test_a_slice_behind_the_end_is_refused() -> None:
-    with pytest.raises(ConfigError, match="has 1 requests, none after --skip 3"):
+    with pytest.raises(ConfigError, match="has 1 request, none after --skip 3"):
         slice_requests([request(0)], 3, None, "t")
 
 

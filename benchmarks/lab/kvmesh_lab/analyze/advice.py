@@ -3,6 +3,7 @@
 from math import ceil
 from typing import Final
 
+from kvmesh.bounds import counted
 from kvmesh_lab.analyze.reuse import Reuse
 from kvmesh_lab.analyze.weight_advice import Advice, FleetSize, advise_weights
 
@@ -43,9 +44,9 @@ def _mode(reuse: Reuse, fleet: FleetSize) -> Advice:
     gain = reuse.unlimited - blind
     return Advice(
         "--router-mode kv --kv-cost predicted-time",
-        f"of {reuse.unlimited:.1%} that can be reused, round robin over {fleet.workers} workers "
-        f"would reuse {blind:.1%} at best: up to {gain:.1%} of all prefill can be saved; check "
-        "with `kvmesh simulate`",
+        f"of {reuse.unlimited:.1%} that can be reused, round robin over "
+        f"{counted(fleet.workers, 'worker')} would reuse {blind:.1%} at best: up to {gain:.1%} of "
+        "all prefill can be saved; check with `kvmesh simulate`",
     )
 
 
@@ -62,13 +63,13 @@ def _buckets(reuse: Reuse, fleet: FleetSize) -> Advice:
     count = len(reuse.families)
     most = min(fleet.workers // 2, ceil(1.0 / largest), count)
     if most < 2:  # noqa: PLR2004  one bucket is no split
-        return Advice("one bucket", f"{fleet.workers} workers are too few to split")
+        return Advice("one bucket", f"too few to split: {counted(fleet.workers, 'worker')}")
     return Advice(
         f"one bucket; up to {most} with `kvmesh meta-router --bucket-policy prefix-hash` if one "
         "router is too few",
-        f"{count} families of requests, the largest has {largest:.1%} of all prompt tokens: a "
-        "split by prefix keeps each family together; a split in turn keeps each conversation, and "
-        "caches what a family shares in each bucket",
+        f"{counted(count, 'family', 'families')} of requests, the largest has {largest:.1%} of all "
+        "prompt tokens: a split by prefix keeps each family together; a split in turn keeps each "
+        "conversation, and caches what a family shares in each bucket",
     )
 
 
@@ -105,22 +106,22 @@ def _cache(reuse: Reuse, fleet: FleetSize, needed: int) -> list[Advice]:
             Advice(
                 f"{needed:,} tokens of KV cache in all workers together",
                 f"that keeps {NEARLY_ALL:.0%} of what can be reused until it is; name yours with "
-                "--worker-tokens, or --blocks-per-worker",
+                "--worker-tokens, or --num-gpu-blocks",
             )
         ]
     if have >= needed:
         return [
             Advice(
                 "no more KV cache",
-                f"{have:,} tokens in {fleet.workers} workers keep {NEARLY_ALL:.0%} of what can be "
-                f"reused until it is ({needed:,} would do)",
+                f"{have:,} tokens in {counted(fleet.workers, 'worker')} keep {NEARLY_ALL:.0%} of "
+                f"what can be reused until it is ({needed:,} would do)",
             )
         ]
     share = max((point.share for point in reuse.curve if point.tokens <= have), default=0.0)
     return [
         Advice(
             "more KV cache: host memory tiers, more workers, or a smaller KV data type",
-            f"{have:,} tokens in {fleet.workers} workers can hit {share:.1%}, {needed:,} would hit "
-            f"{NEARLY_ALL * reuse.unlimited:.1%}",
+            f"{have:,} tokens in {counted(fleet.workers, 'worker')} can hit {share:.1%}, "
+            f"{needed:,} would hit {NEARLY_ALL * reuse.unlimited:.1%}",
         )
     ]

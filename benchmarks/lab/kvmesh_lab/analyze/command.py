@@ -18,6 +18,7 @@ from rich.text import Text
 from kvmesh.app.views.ask import ask_overview
 from kvmesh.app.views.overview import Overview
 from kvmesh.app.views.top_view import percent
+from kvmesh.bounds import counted
 from kvmesh.core.insight.traffic import share_of, sum_seconds
 from kvmesh.errors import ConfigError
 from kvmesh.settings.types import Count, Flat, Positive
@@ -56,14 +57,16 @@ class AnalyzeOptions:
     """Base URL of a router or meta-router, without /v1."""
     api_key: str = ""
     """Sent as bearer token."""
-    workers: Positive = 8
+    workers: Annotated[Positive, Parameter(name=("--engines", "--workers"))] = 8
     """Workers to advise for."""
     worker_tokens: Count = 0
     """KV cache of each worker, tokens; 0: say how much is needed."""
-    blocks_per_worker: Count = 0
+    blocks_per_worker: Annotated[
+        Count, Parameter(name=("--num-gpu-blocks", "--blocks-per-worker"))
+    ] = 0
     """The same in KV blocks, as engines print it when they start (num_gpu_blocks)."""
     kv_cache_block_size: Positive = 16
-    """Tokens of a block of --blocks-per-worker."""
+    """Tokens of a block of --num-gpu-blocks."""
     trace_block_size: Annotated[int | None, Parameter(validator=Number(gt=0))] = None
     """Tokens a hash id stands for; default: from the file name (…_b512.jsonl), else inferred."""
     skip: Count = 0
@@ -112,7 +115,7 @@ def fleet_of(options: AnalyzeOptions) -> FleetSize:
     size, blocks = options.kv_cache_block_size, options.blocks_per_worker
     if blocks and options.worker_tokens:
         raise ConfigError(
-            f"--blocks-per-worker {blocks} and --worker-tokens {options.worker_tokens} both say "
+            f"--num-gpu-blocks {blocks} and --worker-tokens {options.worker_tokens} both say "
             "how large a worker's KV cache is; give one of them"
         )
     return FleetSize(options.workers, options.worker_tokens or blocks * size, size)
@@ -179,7 +182,7 @@ def read_live(overview: Overview) -> LiveFigures:
 
 def reuse_table(reuse: Reuse) -> Table:
     """Return a trace's figures."""
-    table = _table(f"{reuse.requests:,} requests in {reuse.duration_s:,.0f} s")
+    table = _table(f"{counted(reuse.requests, 'request')} in {reuse.duration_s:,.0f} s")
     rows: list[tuple[str, str]] = [
         ("prompt tokens", f"{reuse.prompt_tokens / reuse.requests:,.0f} a request"),
         ("output tokens", f"{reuse.output_tokens / reuse.requests:,.0f} a request"),
@@ -215,7 +218,7 @@ def reuse_table(reuse: Reuse) -> Table:
 def live_table(figures: LiveFigures) -> Table:
     """Return a running mesh's figures."""
     traffic = figures.traffic
-    table = _table(f"{traffic.requests:,} requests in the last ten minutes")
+    table = _table(f"{counted(traffic.requests, 'request')} in the last ten minutes")
     usable = sum(one.usable for one in figures.workers)
     for name, value in (
         ("prefill tokens saved", f"{traffic.saved_tokens:,}, {percent(traffic.saved)} of prompts"),

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import counted
 from kvmesh_lab.analyze.advice import WORTHWHILE
 from kvmesh_lab.analyze.weight_advice import (
     MANY_BLOCKS,
@@ -100,7 +101,7 @@ def advise_live(
         if one.usable and one.trust not in {"exact", "estimated", "approx"}
     ]
     if traffic.requests < ENOUGH_REQUESTS:
-        few = f"only {traffic.requests} requests in the last minutes"
+        few = f"only {counted(traffic.requests, 'request')} in the last minutes"
         return [*found, Advice("wait for more traffic", few)]
     found += _comparison(traffic)
     found += _space(workers) + _capacity(workers) + _spread(workers)

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from kvmesh.app.process.running import Stop, first_of, run
 from kvmesh.app.views.ask import ask_overview
+from kvmesh.bounds import counted
 from kvmesh.core.buckets.placing import BucketPolicy
 from kvmesh.errors import ConfigError
 from kvmesh.observe import configure_logging
@@ -125,7 +126,7 @@ async def run_demo(settings: DemoSettings, console: Console) -> DemoReport:
     """
     check_settings(settings)
     if not settings.url:
-        console.print(f"starting a mesh of {settings.engines} simulated engines …")
+        console.print(f"starting a mesh of {counted(settings.engines, 'simulated engine')} …")
     options = UpstreamOptions(
         connect_timeout_s=CONNECT_TIMEOUT_S,
         first_byte_timeout_s=settings.timeout_s,
@@ -168,10 +169,10 @@ class _Run:
             url
             if self._settings.url
             else (
-                f"own mesh: {len(mesh.workers)} simulated engines "
+                f"own mesh: {counted(len(mesh.workers), 'simulated engine')} "
                 f"({self._settings.timing_profile}, "
                 f"speed {self._settings.speedup_ratio:g}), buckets {self._settings.buckets}, "
-                f"{self._settings.replicas} routers each, one meta-router"
+                f"{counted(self._settings.replicas, 'router')} each, one meta-router"
             )
         )
         return DemoReport(where=where, model=mesh.model, workers=list(mesh.workers), parts=parts)

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvmesh.app.process.supervisor import Child
+from kvmesh.bounds import counted
 from kvmesh.errors import TransportError
 from kvmesh.settings.roles import UpSettings
 from kvmesh_lab.demo.own_mesh import own_mesh
@@ -112,7 +113,7 @@ def _take(found: Streamed, data: bytes) -> None:
 
 async def run_kills(settings: UpSettings, model: str, console: Console) -> list[Round]:
     """Kill processes of a mesh of its own; return what became of the streams of each round."""
-    console.print(f"starting a mesh of {settings.engines} simulated engines …")
+    console.print(f"starting a mesh of {counted(settings.engines, 'simulated engine')} …")
     rounds: list[Round] = []
     async with own_mesh(settings) as (url, children):
         calm = await _all(url, model, None)

@@ -15,6 +15,7 @@ from kvmesh.app.ops.mesh_plan import mesh_ports
 from kvmesh.app.ops.up import start_mesh
 from kvmesh.app.process.supervisor import Child, wait_for_ready
 from kvmesh.app.views.ask import ask_overview
+from kvmesh.bounds import counted
 from kvmesh.errors import ConfigError, TransportError
 from kvmesh.settings.roles import UpSettings
 
@@ -38,7 +39,7 @@ async def own_mesh(settings: UpSettings) -> AsyncGenerator[tuple[str, list[Child
         chosen = replace(settings, http_port=free_base(settings), data_dir=Path(folder))
         async with contextlib.AsyncExitStack() as stack:
             _, _, children = await start_mesh(chosen, stack)
-            await wait_for_ready(children, READY_S)
+            await wait_for_ready(children)
             url = f"http://127.0.0.1:{chosen.http_port}"
             await _wait_for_workers(url, settings.engines)
             yield url, children
@@ -70,4 +71,6 @@ async def _wait_for_workers(url: str, workers: int) -> None:
                 if usable >= workers:
                     return
                 await asyncio.sleep(POLL_S)
-    raise TransportError(f"{url}: {usable} of {workers} workers are usable after {READY_S:.0f} s")
+    raise TransportError(
+        f"{url}: {usable} of {counted(workers, 'worker')} usable after {READY_S:.0f} s"
+    )

@@ -29,16 +29,16 @@ from kvmesh_lab.mocker.model.timing import parse_profile
 from kvmesh_lab.mocker.model.transfer import Connector, MockTransfer
 from kvmesh_lab.mocker.publisher import EventPublisher, ZmqPublisherOptions
 from kvmesh_lab.mocker.service import GenerationService, ServedModels
-from kvmesh_lab.mocker.settings import MockerSettings
+from kvmesh_lab.mocker.settings import KvConnector, MockerSettings
 from kvmesh_lab.mocker.sglang_meeting import MeetingPlace
 from kvmesh_lab.mocker.side_channel import SideChannel
 
 KEEP_ALIVE_S: Final = 5.0
 """vLLM closes idle connections after so long (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)."""
 DRAIN_S: Final = 2.0
-
-
-KvConnector = Literal["auto", "nixl", "nixl-push", "mooncake", "p2p-nccl", "shared", "bootstrap"]
+EVENT_PORTS: Final = (
+    "--kv-events-port, --kv-replay-port and, of a second mocker, --http-port (0 takes a free one)"
+)
 
 _TRANSFERS: Final[Mapping[KvConnector, Connector]] = {
     "auto": "nixl",
@@ -162,14 +162,15 @@ class Mocker:
         await asyncio.sleep(options.startup_time_s)
         try:
             for rank in range(options.data_parallel_size):
-                publisher = self._publisher(rank) if options.enable_kv_cache_events else None
+                with naming(EVENT_PORTS, "--http-host"):
+                    publisher = self._publisher(rank) if options.enable_kv_cache_events else None
                 self.ranks[rank] = EngineRunner(rank, self._engine, publisher, self._on_step)
             self._meeting = self._make_meeting()
             if self._meeting is not None:
                 await self._meeting.open()
             api = self._make_api()
             self._server = HttpServer(api.handle, limits=HttpLimits(idle_timeout_s=KEEP_ALIVE_S))
-            with naming("--port", "--host"):
+            with naming("--http-port", "--http-host"):
                 await self._server.start(options.host, options.port)
         except BaseException:
             await self.stop()
@@ -301,12 +302,12 @@ def options_from(settings: MockerSettings) -> MockerOptions:
     return MockerOptions(
         model=names[0],
         aliases=names[1:],
-        host=settings.host,
-        port=settings.port,
+        host=settings.http_host,
+        port=settings.http_port,
         kv_events_port=settings.kv_events_port,
-        replay_port=settings.replay_port,
-        block_size=settings.block_size,
-        num_gpu_blocks_override=settings.num_gpu_blocks_override,
+        replay_port=settings.kv_replay_port,
+        block_size=settings.kv_cache_block_size,
+        num_gpu_blocks_override=settings.num_gpu_blocks,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=settings.max_model_len,

@@ -8,6 +8,7 @@ from typing import Annotated
 from rich.console import Console
 
 from kvmesh.app.process.running import Stop, run
+from kvmesh.bounds import counted
 from kvmesh.errors import TransportError
 from kvmesh.observe import configure_logging
 from kvmesh.settings.types import Flat
@@ -147,12 +148,12 @@ def describe_replay(
     loop = (
         f"open loop at x{options.speedup:g} of the recorded speed"
         if options.concurrency is None
-        else f"closed loop, {options.concurrency} sessions at a time"
+        else f"closed loop, {counted(options.concurrency, 'session')} at a time"
     )
     facts = {
         "endpoint": f"{options.url} ({options.endpoint})",
         "model": model,
-        "slice": f"{len(requests):,} requests after the first {options.skip:,}",
+        "slice": f"{counted(len(requests), 'request')} after the first {options.skip:,}",
         "tokens": f"{mean_input:,.0f} in and {mean_output:,.0f} out on average, as "
         f"{options.prompt_unit}, blocks of {trace.block_size}",
         "load": loop,

@@ -13,8 +13,8 @@ def check_simulation(options: SimulateOptions) -> None:
     """Refuse values that cannot work, before anything is simulated. Raises `ConfigError`."""
     positive: dict[str, Sequence[float | None]] = {
         "--requests": (options.requests,),
-        "--block-size": (options.block_size,),
-        "--blocks": (options.blocks,),
+        "--kv-cache-block-size": (options.block_size,),
+        "--num-gpu-blocks": (options.blocks,),
         "--trace-block-size": (options.trace_block_size,),
         "--max-input-tokens": (options.max_input_tokens,),
         "--output-tokens": (options.output_tokens,),

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from rich.console import Console
 
+from kvmesh.bounds import counted
 from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.observe import configure_logging
 from kvmesh.settings.types import Flat
@@ -186,8 +187,8 @@ def describe_simulation(
     speeds = "" if set(fleet.speed_ratios) == {1.0} else f", speeds {fleet.speed_ratios}"
     held = f", held above {fleet.max_backlog_ms:g} ms of backlog, {fleet.queue_policy}"
     facts = {
-        "simulated": f"{fleet.engines} engines ({size.name}, {size.timing}{speeds}), "
-        f"{fleet.routers} router{'s' if fleet.routers > 1 else ''}"
+        "simulated": f"{counted(fleet.engines, 'engine')} ({size.name}, {size.timing}{speeds}), "
+        f"{counted(fleet.routers, 'router')}"
         f"{held if fleet.max_backlog_ms else ''}",
         "engine": f"{engine.num_gpu_blocks:,} blocks of {engine.block_size} tokens "
         f"({engine.num_gpu_blocks * engine.block_size:,} tokens), "
@@ -251,9 +252,11 @@ def _numbered(path: Path | None, number: int) -> Path | None:
 
 
 def _slice_words(options: SimulateOptions, trace: TraceSlice) -> str:
-    requests = f"{len(trace.requests):,} requests"
+    requests = counted(len(trace.requests), "request")
     if trace.programs:
-        return f"{trace.programs:,} programs of {requests}, after the first {options.skip:,}"
+        return (
+            f"{counted(trace.programs, 'program')} of {requests}, after the first {options.skip:,}"
+        )
     again = f", of them {trace.repeated:,} repeated with fresh prompts" if trace.repeated else ""
     return f"{requests} after the first {options.skip:,}{again}"
 

@@ -104,13 +104,15 @@ class SimulateOptions:
     """Tokens a tenant may be ahead of another by: per turn, and per round under locality."""
     kv_events: bool = True
     """Route by KV events; without them by what was sent where."""
-    block_size: int | None = None
+    block_size: Annotated[int | None, Parameter(name=("--kv-cache-block-size", "--block-size"))] = (
+        None
+    )
     """Tokens per engine block, a divisor of the trace's; default: the trace's (quickest)."""
     model_profile: str | None = None
     """Model and GPUs, which say how much KV cache an engine has: 8b-1xh100 (442k tokens),
     70b-2xh100 (236k), 70b-4xh100 (472k), dynamo-mocker (1,049k), or a file, FILE.json. Default:
     8b-1xh100, with --timing-profile preble-70b 70b-2xh100."""
-    blocks: int | None = None
+    blocks: Annotated[int | None, Parameter(name=("--num-gpu-blocks", "--blocks"))] = None
     """KV blocks of an engine; default: those of the model profile."""
     sliding_window: int = 0
     """Engines of a hybrid model, with groups of so many tokens beside full attention; 0: none."""

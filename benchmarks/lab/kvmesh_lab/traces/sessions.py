@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from kvmesh.bounds import MAX_TOKENS, UNREADABLE, Count, MaybeName, Seconds, Tokens
+from kvmesh.bounds import MAX_TOKENS, UNREADABLE, Count, MaybeName, Seconds, Tokens, counted
 from kvmesh.core.chat.answer_json import STOPS, Stop
 from kvmesh.errors import ConfigError
 from kvmesh_lab.traces.trace import TraceRequest
@@ -161,7 +161,9 @@ def choose_programs(
         families.setdefault(root, []).append(one)
     left = list(families.values())[skip:]
     if not left:
-        raise ConfigError(f"the trace has {len(families)} programs, none after --skip {skip}")
+        raise ConfigError(
+            f"the trace has {counted(len(families), 'program')}, none after --skip {skip}"
+        )
     chosen: list[SessionTrace] = []
     for number in range(len(left) if programs is None else programs):
         again, place = divmod(number, len(left))

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 import xxhash
 
-from kvmesh.bounds import MAX_TOKENS, Figure, MaybeName, Tokens
+from kvmesh.bounds import MAX_TOKENS, Figure, MaybeName, Tokens, counted
 from kvmesh.core.programs.turn import Stop
 from kvmesh.errors import ConfigError
 
@@ -176,7 +176,9 @@ def slice_requests(
     """
     chosen = requests[skip:] if limit is None else requests[skip : skip + limit]
     if not chosen:
-        raise ConfigError(f"{source}: has {len(requests)} requests, none after --skip {skip}")
+        raise ConfigError(
+            f"{source}: has {counted(len(requests), 'request')}, none after --skip {skip}"
+        )
     start = chosen[0].timestamp_ms
     return [
         msgspec.structs.replace(request, timestamp_ms=request.timestamp_ms - start)

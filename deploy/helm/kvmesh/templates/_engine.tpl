@@ -44,7 +44,7 @@
 {{- $command := list -}}
 {{- $args := list -}}
 {{- if eq $engine.kind "mocker" -}}
-{{- $args = list "mocker" "--host" "0.0.0.0" "--port" (toString $port) "--kv-events-port" (toString (int $engine.kvEvents.port)) "--replay-port" (toString (int $engine.kvEvents.replayPort)) -}}
+{{- $args = list "mocker" "--http-host" "0.0.0.0" "--http-port" (toString $port) "--kv-events-port" (toString (int $engine.kvEvents.port)) "--kv-replay-port" (toString (int $engine.kvEvents.replayPort)) -}}
 {{- with $engine.model -}}{{- $args = concat $args (list "--model" .) -}}{{- end -}}
 {{- with $size -}}{{- $args = concat $args (list "--block-size" .) -}}{{- end -}}
 {{- if ne $engine.role "both" -}}{{- $args = concat $args (list "--role" $engine.role) -}}{{- end -}}

@@ -4,7 +4,7 @@
 import { chooseRange, drawCurves } from "./curves.js";
 import { showDetail, refreshDetail } from "./detail.js";
 import { drawBuckets, drawReplicas, drawShadows, drawShares, drawWorkers } from "./fleet.js";
-import { build, clock } from "./parts.js";
+import { build, clock, counted } from "./parts.js";
 import { drawPolicies } from "./policies.js";
 import { drawPrefixes } from "./prefixes.js";
 import { drawProblems } from "./problems.js";
@@ -133,14 +133,14 @@ function render() {
   drawTuning($("tuning-part"), overview.tuning ?? []);
   drawPrograms($("program-part"), overview.programs ?? [], overview.buckets, (row) => matches(row.program, row.bucket, row.client, row.state, row.tenant, ...row.workers));
   drawPrefixes($("prefixes"), overview.prefixes, overview.block_size, (row) => matches(row.bucket, row.key, ...row.workers));
-  const found = state.words.length ? `${workers} workers, ${rows} requests, ${replicas} replicas found` : "";
+  const found = state.words.length ? `${counted(workers, "worker")}, ${counted(rows, "request")}, ${counted(replicas, "replica")} found` : "";
   if ($("found").textContent !== found) $("found").textContent = found;
 }
 
 function renderProblems(overview, silent) {
   const problems = [...(silent ? [silent] : []), ...(overview.problems ?? [])];
   const usable = overview.workers.filter((one) => one.usable).length;
-  const worst = drawProblems(problems, overview.ready ? `Nothing is wrong: ${usable} of ${overview.workers.length} workers take requests` : `Not ready: ${overview.reason}`);
+  const worst = drawProblems(problems, overview.ready ? `Nothing is wrong: ${usable} of ${counted(overview.workers.length, "worker")} taking requests` : `Not ready: ${overview.reason}`);
   const count = problems.length ? `${worst === "critical" ? "✖" : "⚠"} ${problems.length} · ` : "";
   document.title = `${count}kvmesh · ${overview.name}`;
   // Problems have the warnings among them; a router of an older version has no more than these.

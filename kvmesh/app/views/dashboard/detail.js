@@ -1,6 +1,6 @@
 "use strict";
 // Why a request went where it went: the dialog behind a row.
-import { about, build, clock, count, milliseconds, percent, syncRows } from "./parts.js";
+import { about, build, clock, count, counted, milliseconds, percent, syncRows } from "./parts.js";
 
 const dialog = document.getElementById("detail");
 let shown = null;
@@ -68,9 +68,9 @@ function describe({ outcome, decision, note }) {
   fact("Decided by", `${decision.bucket} / ${decision.router}`);
   fact("At", clock(outcome.decided_at));
   fact("State", outcome.status ? `${outcome.state}, status ${outcome.status}` : outcome.state);
-  fact("Prompt", `${outcome.estimated ? "about " : ""}${count(outcome.prompt_tokens)} tokens, ${count(outcome.total_blocks)} blocks`);
-  fact("Predicted cached", `${count(outcome.overlap_blocks)} blocks`);
-  fact("Engine reported cached", outcome.cached_tokens === null ? "not reported" : `${count(outcome.cached_tokens)} of ${count(outcome.reported_tokens)} tokens`);
+  fact("Prompt", `${outcome.estimated ? "about " : ""}${counted(outcome.prompt_tokens, "token")}, ${counted(outcome.total_blocks, "block")}`);
+  fact("Predicted cached", counted(outcome.overlap_blocks, "block"));
+  fact("Engine reported cached", outcome.cached_tokens === null ? "not reported" : `${count(outcome.cached_tokens)} of ${counted(outcome.reported_tokens, "token")}`);
   fact("Round robin would find", outcome.round_robin_blocks === null ? "not known" : `${about(outcome.round_robin_blocks)} blocks`);
   fact("First token after", milliseconds(outcome.ttft_ms));
   fact("Done after", milliseconds(outcome.duration_ms));

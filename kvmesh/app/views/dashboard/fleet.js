@@ -1,6 +1,6 @@
 "use strict";
 // Tables of what there is: workers, replicas, buckets; models and tenants; shadow policies.
-import { build, bytesOfDigest, count, fails, figureColumns, meter, milliseconds, percent, sortable, standingOf, syncRows } from "./parts.js";
+import { build, bytesOfDigest, count, counted, fails, figureColumns, meter, milliseconds, percent, sortable, standingOf, syncRows } from "./parts.js";
 import { ratio } from "./traffic.js";
 
 const MAPPED = 16;
@@ -48,7 +48,7 @@ function drawMap(workers) {
       cell.dataset.key = key;
     }
     cell.dataset.worker = row.worker;
-    const title = `${row.worker} (${row.bucket}): ${words}${share === null ? "" : `, ${percent(share)} of its cache in use`}, ${count(row.active_requests)} requests`;
+    const title = `${row.worker} (${row.bucket}): ${words}${share === null ? "" : `, ${percent(share)} of its cache in use`}, ${counted(row.active_requests, "request")}`;
     if (cell.title !== title) { cell.title = title; cell.setAttribute("aria-label", title); }
     if (cell.className !== kind) cell.className = kind;
     cell.style.setProperty("--share", Math.min(1, share ?? 0));

@@ -1,12 +1,12 @@
 "use strict";
 // The hottest prompt beginnings as an icicle: a nested list whose boxes are as wide as their share.
-import { build, count, percent } from "./parts.js";
+import { build, count, counted, percent } from "./parts.js";
 
 const MIN_SHARE = 0.02;
 
 function label(row, blockSize) {
   const held = row.workers.length ? `held by ${row.workers.join(", ")}` : "held by no worker";
-  return `${count(row.depth)} blocks (${count(row.depth * blockSize)} tokens), ${percent(row.share)} of requests, `
+  return `${counted(row.depth, "block")} (${counted(row.depth * blockSize, "token")}), ${percent(row.share)} of requests, `
     + `${percent(row.cached_share)} of it cached, ${held}, key ${row.key}`;
 }
 

@@ -32,6 +32,11 @@ ATTEMPT_TIMEOUT_S = 2
 FLUSH_TIMEOUT_S = 1
 CLOSE_TIMEOUT_S = 2.0
 SAME_ERROR_QUIET_S = 10.0
+NO_SERVER = (
+    "start NATS (nats-server -js), or name a running server with --nats-url; a router alone takes"
+    " --worker URL in its place. Until then: waiting for NATS"
+)
+"""For people at a terminal: the remedy comes first."""
 
 
 class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +151,7 @@ class NatsConnection:
 
     def _wait(self) -> None:
         reason = f"waiting for NATS at {self.shown_url}"
-        self.waits.begin("waiting for NATS", reason, self._last_error or "no answer")
+        self.waits.begin(NO_SERVER, reason, self._last_error or "no answer")
 
     async def close(self) -> None:
         """Send what is queued (2 s at most), then disconnect for good; safe to call twice."""
@@ -300,7 +305,7 @@ class NatsConnection:
 
     async def _on_disconnected(self) -> None:
         self.client.discard_unsent()
-        if not self._closing:
+        if not self._closing and self._up.is_set():
             self._log.warning("nats disconnected", error=self.client.loss)
         self._set_up(up=False)
 

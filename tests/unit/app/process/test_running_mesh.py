@@ -18,6 +18,7 @@ from kvmesh.app.process.running_mesh import (
     find_url,
     look_up,
 )
+from kvmesh.embed.login import NatsLogin
 from kvmesh.errors import ConfigError
 from kvmesh.settings.roles import NatsSettings, UpSettings
 
@@ -137,3 +138,15 @@ def test_the_doctor_looks_at_every_engine_of_the_running_mesh() -> None:
         assert found == [("8200", "8101"), ("8201", "8103"), ("8202", "8101")]
         assert [patient.router_url for patient in one] == ["http://127.0.0.1:8103"]
         assert find_patients(other) == [other]
+
+
+def test_a_program_that_names_no_server_takes_part_in_the_mesh_that_runs() -> None:
+    mesh = mesh_at(8100)
+
+    alone = NatsLogin().settings("")
+    with announced(mesh):
+        found, named = NatsLogin().settings(""), NatsLogin().settings("nats://other:4222")
+
+    assert (alone.nats_url, alone.namespace) == ("", "kvmesh")
+    assert (found.nats_url, found.namespace) == ("nats://n:1", mesh.namespace)
+    assert named.nats_url == "nats://other:4222"

@@ -11,8 +11,8 @@ import pytest
 from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.ops.up import keep_up
 from kvmesh.app.process import supervisor
-from kvmesh.app.process.supervisor import Child, ChildSpec, wait_for_ready
-from kvmesh.errors import ConfigError
+from kvmesh.app.process.supervisor import Child, ChildSpec, Progress, wait_for_ready
+from kvmesh.errors import ConfigError, TransportError
 from tests.conftest import Eventually
 
 pytestmark = pytest.mark.integration
@@ -86,7 +86,7 @@ async def test_a_child_with_a_wrong_setting_is_not_started_again_and_its_words_a
     await child.start()
 
     with pytest.raises(ConfigError) as caught:
-        await wait_for_ready([child], 60.0)
+        await wait_for_ready([child])
     await child.stop()
 
     assert str(caught.value).startswith("router-a-0 cannot start: --worker 'no url'")
@@ -102,8 +102,55 @@ async def test_a_child_that_ends_without_an_error_line_shows_the_end_of_its_log(
     await eventually(lambda: child.refused != 0)
 
     with pytest.raises(ConfigError, match=r"(?s)^worker-0 cannot start: .*--engine-url"):
-        await wait_for_ready([child], 60.0)
+        await wait_for_ready([child])
     await child.stop()
+
+
+def test_a_start_moves_while_one_more_serves_or_a_log_says_something_new(tmp_path: Path) -> None:
+    child = Child(ChildSpec("router-a-0", []), {}, tmp_path)
+    log, progress = tmp_path / "router-a-0.log", Progress()
+    idle: list[int] = []
+    for line in (
+        "10:01 starts",
+        "10:02 reads 4 blocks",
+        "10:03 reads 5 blocks",
+        "",
+        "10:09 serves",
+    ):
+        log.write_text(log.read_text() + f"{line}\n" if log.exists() else f"{line}\n")
+        progress.step([child], 0)
+        idle.append(progress.idle_steps)
+    progress.step([child], 1)
+
+    assert idle == [0, 0, 1, 2, 0]
+    assert progress.idle_steps == 0
+
+
+def test_what_is_remembered_of_logs_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "MOST_SAID", 1)
+    child, progress = Child(ChildSpec("w", []), {}, tmp_path), Progress()
+    (tmp_path / "w.log").write_text("starts\nreads\n")
+
+    progress.step([child], 0)
+    progress.step([child], 0)
+
+    assert progress.idle_steps == 1
+
+
+async def test_who_waits_says_for_whom_and_gives_up_when_nothing_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "TOLD_EACH_S", 0.0)
+    monkeypatch.setattr(supervisor, "POLL_S", 0.001)
+    child = Child(ChildSpec("engine-0", [], "http://127.0.0.1:1/health"), {}, tmp_path)
+    told: list[str] = []
+
+    with pytest.raises(TransportError, match=r"engine-0 is not ready at .*, and nothing moved in"):
+        await wait_for_ready([child], 3, told.append)
+
+    assert set(told) == {"waiting for engine-0 …"}
 
 
 async def test_a_child_that_was_started_before_is_started_again_whatever_it_ended_with(

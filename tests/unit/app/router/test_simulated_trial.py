@@ -142,7 +142,7 @@ async def test_a_fleet_that_no_simulator_can_play_is_told() -> None:
 
     parts.trial.check()
 
-    assert parts.simulated() == Verdict("ahead", "not simulated: 1 workers: nothing to choose")
+    assert parts.simulated() == Verdict("ahead", "not simulated: 1 worker: nothing to choose")
 
 
 @pytest.mark.parametrize(

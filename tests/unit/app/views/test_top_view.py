@@ -95,7 +95,7 @@ def test_a_bucket_says_how_full_it_is_and_what_autoscaling_would_do() -> None:
 
     shown = drawn(overview(buckets=buckets, replicas=replicas, workers=workers))
 
-    assert "chat is 125.0% full, wants 4 workers of 2; w1 would leave first" in shown
+    assert "chat is 125.0% full, wants 4 workers, has 2; w1 would leave first" in shown
     assert "code is" not in shown
 
 

@@ -73,8 +73,8 @@ def test_a_full_queue_refuses_with_503_and_a_tenants_bound_with_429() -> None:
 
     assert mine is not None
     assert whole is not None
-    assert (mine.status, mine.reason) == (429, "2 requests of this tenant are waiting already")
-    assert (whole.status, whole.reason) == (503, "3 requests are waiting already")
+    assert (mine.status, mine.reason) == (429, "2 requests of this tenant waiting already")
+    assert (whole.status, whole.reason) == (503, "3 requests waiting already")
     assert queue.statistics().refused == 2
 
 

@@ -196,7 +196,11 @@ def test_a_block_size_too_small_or_unknown_is_named(
         ({"connected": False}, Level.FAIL, "nothing answers at tcp://h:5557"),
         ({"undecodable": 1}, Level.FAIL, "1 of 2 batches are no KV events"),
         ({"undecodable": 1, "why": "no list"}, Level.FAIL, "are no KV events: no list"),
-        ({"odd": 3, "why": "no number"}, Level.WARN, "and are left out: no number"),
+        (
+            {"odd": 3, "why": "no number"},
+            Level.WARN,
+            "3 events left out, since unreadable: no number",
+        ),
         ({"stored_blocks": 0}, Level.FAIL, "nothing heard at tcp://h:5557"),
         ({"replay": ""}, Level.WARN, "no replay socket"),
         ({"replay_connected": False}, Level.FAIL, "the replay socket tcp://h:5657"),

@@ -36,7 +36,7 @@ SOME = WorkerInfo(total_blocks=1000)
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (scheduler(SOME), "1 workers: nothing to choose"),
+        (scheduler(SOME), "1 worker: nothing to choose"),
         (scheduler(SOME, SOME, options=RouterOptions(mode="random")), "mode is random"),
         (scheduler(SOME, SOME, options=RouterOptions(cost="lmetric")), "formula lmetric has no"),
         (scheduler(SOME, WorkerInfo(labels=frozenset({PREFILL}))), "prefill and decode"),
