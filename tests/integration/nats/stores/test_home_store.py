@@ -1,10 +1,12 @@
 """Homes of conversations in a real KV bucket: shared, kept over restarts, done without."""
 
+import asyncio
 import contextlib
 import time
 from functools import partial
 
 import pytest
+from structlog.testing import capture_logs
 
 from kvmesh.app.mesh import home_store
 from kvmesh.app.mesh.home_store import HomeStore
@@ -99,3 +101,18 @@ async def test_without_a_table_a_start_goes_on_and_it_is_used_when_it_is_there(
     homes.note(1, "chat", time.monotonic())
 
     await eventually(lambda: other.find(1, time.monotonic()) == ("chat",))
+
+
+async def test_a_table_that_is_slow_to_answer_is_not_waited_for_any_longer(
+    stack: contextlib.AsyncExitStack,
+) -> None:
+    async def never() -> SharedTable:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    store = HomeStore(Homes(HomeOptions()), MemoryPlane(MemoryServer(), "n"), never, "ids")
+    stack.push_async_callback(store.stop)
+    with capture_logs() as lines:
+        await store.start(0.01)
+
+    assert [(one["event"], one["table"]) for one in lines] == [("table is not read yet", "ids")]
