@@ -89,7 +89,8 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     Of `cache_queried_tokens` prompt tokens since its start `cache_hit_tokens` were cached; both 0
     where it does not tell. It holds `adapter_slots` LoRA adapters ready at a time, `adapters` are
     those in use; both are left out where it does not tell. `computed_tokens` changes whenever it
-    computes tokens; left out where it shows no such counter, and by earlier versions. The others
+    computes tokens; left out where it shows no such counter, and by earlier versions. Each of its
+    `prompt_slots` keeps one prompt of `slot_tokens` at most; left out where it has none. The others
     are those of `LoadReport`.
     """
 
@@ -107,6 +108,8 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     adapter_slots: Reading | msgspec.UnsetType = msgspec.UNSET
     adapters: Names | msgspec.UnsetType = msgspec.UNSET
     computed_tokens: Reading | msgspec.UnsetType = msgspec.UNSET
+    prompt_slots: Reading | msgspec.UnsetType = msgspec.UNSET
+    slot_tokens: Reading | msgspec.UnsetType = msgspec.UNSET
 
     def reading(self) -> EngineReading:
         """Return what of the figures shows whether the engine makes progress."""
@@ -133,6 +136,8 @@ class WorkerLoad(msgspec.Struct, frozen=True):
             total_slots=as_count(self.total_slots),
             prefix_hit_rate=as_share(self._hit_rate()),
             adapters=self._adapters(),
+            prompt_slots=0 if self.prompt_slots is msgspec.UNSET else as_count(self.prompt_slots),
+            slot_tokens=0 if self.slot_tokens is msgspec.UNSET else as_count(self.slot_tokens),
         )
 
     def _adapters(self) -> AdapterReport:

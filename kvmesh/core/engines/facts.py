@@ -34,6 +34,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     shows. `health_path` is what to ask often, `load_path` where it tells its load: on /metrics, or
     a page that its `Engine` reads. Of rank r it is told on the stream `load_streams[r]`, too, if
     there are any. `bootstrap_port` is where a prefill worker meets decode workers, 0 nowhere.
+    `prompt_slots` keep a prompt each, of `slot_tokens` at most; 0: it has none, or does not say.
     """
 
     models: tuple[str, ...] = ()
@@ -47,6 +48,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     load_path: str = METRICS
     load_streams: tuple[str, ...] = ()
     kind: str = ""
+    prompt_slots: int = 0
+    slot_tokens: int = 0
 
 
 class Identity(msgspec.Struct, frozen=True):

@@ -80,6 +80,7 @@ class Scheduler:
             approx_ttl_s=options.approx_ttl_s,
         )
         self.workers.sizes = self.overlaps.cached_blocks
+        self.workers.bound = self.overlaps.bound
         self.late = LatePrompts(self.workers.late, sequences.bookings, self.overlaps.record)
         self.sessions: Sessions | None = None
         self.governor: Governor | None = None
