@@ -89,9 +89,8 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     Of `cache_queried_tokens` prompt tokens since its start `cache_hit_tokens` were cached; both 0
     where it does not tell. It holds `adapter_slots` LoRA adapters ready at a time, `adapters` are
     those in use; both are left out where it does not tell. `computed_tokens` changes whenever it
-    computes tokens; left out where it shows no such counter, and by earlier versions. Each of its
-    `prompt_slots` keeps one prompt of `slot_tokens` at most; left out where it has none. The others
-    are those of `LoadReport`.
+    computes tokens; left out where it shows no such counter, as are `prompt_slots` and
+    `slot_tokens`. The others are those of `LoadReport`.
     """
 
     running_requests: Reading = 0
@@ -123,21 +122,20 @@ class WorkerLoad(msgspec.Struct, frozen=True):
 
     def report(self) -> LoadReport:
         """Return the figures as the core takes them: each a `Count`, whatever was told."""
+        waiting = self.waiting_tokens
         return LoadReport(
             running_requests=as_count(self.running_requests),
             waiting_requests=as_count(self.waiting_requests),
             used_blocks=as_count(self.used_blocks),
             total_blocks=as_count(self.total_blocks),
-            waiting_tokens=None
-            if (reported := self.waiting_tokens) is None
-            else as_count(reported),
+            waiting_tokens=None if waiting is None else as_count(waiting),
             prefilled_tokens=as_count(self.prefilled_tokens),
             prefill_busy_us=as_count(self.prefill_busy_us),
             total_slots=as_count(self.total_slots),
             prefix_hit_rate=as_share(self._hit_rate()),
             adapters=self._adapters(),
-            prompt_slots=0 if self.prompt_slots is msgspec.UNSET else as_count(self.prompt_slots),
-            slot_tokens=0 if self.slot_tokens is msgspec.UNSET else as_count(self.slot_tokens),
+            prompt_slots=as_count(self.prompt_slots or 0),
+            slot_tokens=as_count(self.slot_tokens or 0),
         )
 
     def _adapters(self) -> AdapterReport:

@@ -97,3 +97,12 @@ class LoadReport(msgspec.Struct, frozen=True):
     adapters: AdapterReport = NO_ADAPTERS
     prompt_slots: int = 0
     slot_tokens: int = 0
+
+    def blocks(self, block_size: int) -> int:
+        """Return how many blocks of that size the engine keeps, 0: it does not say."""
+        return self.total_blocks or self.prompt_slots * self.slot_tokens // block_size
+
+    def size(self) -> "LoadReport":
+        """Return what of it does not grow old: how much the engine keeps."""
+        slots, tokens = self.prompt_slots, self.slot_tokens
+        return LoadReport(total_blocks=self.total_blocks, prompt_slots=slots, slot_tokens=tokens)

@@ -47,10 +47,10 @@ class WorkerRegistry:
     prefilled; `known` are the states of all, `fetchers` those that can fetch from each other's
     caches; `guard` judges the URLs that workers name; `adapters` knows which LoRA adapters engines
     hold ready. `sizes` tells how many blocks workers have cached; it is asked with each report.
-    `bound` is told how many prompts an engine keeps, 0: any number, and how many blocks.
-    `panic`: nobody is known to be well, requests go to those who may be. `met_any`: some worker has
-    been known, though perhaps none is now; while it is not `settled` those that are there may only
-    not be heard of yet.
+    `bound` is told how many prompts an engine keeps, 0: any number, and how many blocks. `panic`:
+    nobody is known to be well, requests go to those who may be. `met_any`: some worker has been
+    known, though perhaps none is now; while it is not `settled` those that are there may only not
+    be heard of yet.
     """
 
     def __init__(
@@ -157,25 +157,17 @@ class WorkerRegistry:
     def forget_report(self, worker: WorkerId) -> None:
         """Count no load but what was booked: the engine's own figures are too old."""
         state = self.state(worker)
-        before = state.report
-        state.report = LoadReport(
-            total_blocks=before.total_blocks,
-            prompt_slots=before.prompt_slots,
-            slot_tokens=before.slot_tokens,
-        )
-        state.gaps = ()
+        state.report, state.gaps = state.report.size(), ()
         self._sequences.correct(worker, 0, 0, 0)
 
     def _size_up(self, state: WorkerState) -> None:
         """Note how many blocks a worker has, no more than anyone can mean, and how many of them
         hold nothing.
         """
-        report = state.report
-        told = report.total_blocks or state.info.total_blocks
-        told = told or report.prompt_slots * report.slot_tokens // self._sequences.block_size
+        told = state.report.blocks(self._sequences.block_size) or state.info.total_blocks
         blocks = state.capacity_blocks = min(max(0, told), MOST_TOKENS)
         if blocks and self.bound is not None:
-            self.bound(state.worker, report.prompt_slots, blocks)
+            self.bound(state.worker, state.report.prompt_slots, blocks)
         cached = blocks if self.sizes is None else self.sizes((state.worker,))[0]
         state.blank_blocks = max(0, blocks - cached)
 
