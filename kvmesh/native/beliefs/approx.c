@@ -194,7 +194,8 @@ Leases *approx_admit(Approx *self, PyObject *worker) {
         known = Py_XNewRef(PyDict_SetDefault(self->leases, worker, (PyObject *)made));
     }
     if (made != NULL) {
-        made->stride = self->keeps == KEEP_THINNED ? STRIDE : 1;
+        /* A limit of its own counts what it keeps, an engine's the blocks of prompts. */
+        made->stride = self->keeps == KEEP_THINNED && self->worker_blocks < 0 ? STRIDE : 1;
         made->limit = self->worker_blocks;
     }
     if (known != (PyObject *)made || made == NULL) { /* no memory, or hash and eq did something */
