@@ -904,6 +904,14 @@ class Approx:
         O(blocks given, and dropped).
         """
 
+    def bound(self, worker: WorkerId, slots: int, blocks: int, /) -> None:
+        """Take what an engine says it keeps: so many prompts, one in each slot, and so many blocks,
+        0 each: it does not say. Of more than 64 slots only the blocks count.
+        """
+
+    def keeps(self, worker: WorkerId, /) -> tuple[int, int]:
+        """Return how many prompts and blocks an engine seems to keep, 0 each: not known."""
+
     def remove_worker(self, worker: WorkerId, /) -> None:
         """Forget everything believed of `worker`. O(1); `sweep` gives the memory back."""
 
@@ -1942,6 +1950,9 @@ class Placed:
     def families(self) -> Families:
         """Of its prompt, the widest first."""
     @property
+    def teaches(self) -> bool:
+        """Whether no events tell what its worker caches, and no answer was learned from yet."""
+    @property
     def unseen_s(self) -> float:
         """For how long tokens came that nobody could count."""
     @property
@@ -2101,6 +2112,21 @@ class Decider:
         """
     def free(self, placed: Placed, served: bool, now: float, /) -> Booking | None:
         """Do as `release` for a request that was decided here."""
+    def learn(
+        self,
+        placed: Placed,
+        prompt_tokens: int,
+        cached_tokens: int,
+        output_tokens: int,
+        now: float,
+        /,
+    ) -> None:
+        """Correct what is believed of the worker of what `teaches` by the engine's counts, once.
+
+        Where it counts the prompt's tokens otherwise than the router, what is cached of it is the
+        same share. Raises `ValueError` for what does not teach. O(blocks) and, amortised, of what
+        is forgotten.
+        """
     def prefilled_s(self, booking: Booking, /) -> float:
         """Return when the prefill of a released booking is taken to have ended."""
     def finish(

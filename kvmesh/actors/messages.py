@@ -89,8 +89,8 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     Of `cache_queried_tokens` prompt tokens since its start `cache_hit_tokens` were cached; both 0
     where it does not tell. It holds `adapter_slots` LoRA adapters ready at a time, `adapters` are
     those in use; both are left out where it does not tell. `computed_tokens` changes whenever it
-    computes tokens; left out where it shows no such counter, and by earlier versions. The others
-    are those of `LoadReport`.
+    computes tokens; left out where it shows no such counter, as are `prompt_slots` and
+    `slot_tokens`. The others are those of `LoadReport`.
     """
 
     running_requests: Reading = 0
@@ -107,6 +107,8 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     adapter_slots: Reading | msgspec.UnsetType = msgspec.UNSET
     adapters: Names | msgspec.UnsetType = msgspec.UNSET
     computed_tokens: Reading | msgspec.UnsetType = msgspec.UNSET
+    prompt_slots: Reading | msgspec.UnsetType = msgspec.UNSET
+    slot_tokens: Reading | msgspec.UnsetType = msgspec.UNSET
 
     def reading(self) -> EngineReading:
         """Return what of the figures shows whether the engine makes progress."""
@@ -120,19 +122,20 @@ class WorkerLoad(msgspec.Struct, frozen=True):
 
     def report(self) -> LoadReport:
         """Return the figures as the core takes them: each a `Count`, whatever was told."""
+        waiting = self.waiting_tokens
         return LoadReport(
             running_requests=as_count(self.running_requests),
             waiting_requests=as_count(self.waiting_requests),
             used_blocks=as_count(self.used_blocks),
             total_blocks=as_count(self.total_blocks),
-            waiting_tokens=None
-            if (reported := self.waiting_tokens) is None
-            else as_count(reported),
+            waiting_tokens=None if waiting is None else as_count(waiting),
             prefilled_tokens=as_count(self.prefilled_tokens),
             prefill_busy_us=as_count(self.prefill_busy_us),
             total_slots=as_count(self.total_slots),
             prefix_hit_rate=as_share(self._hit_rate()),
             adapters=self._adapters(),
+            prompt_slots=as_count(self.prompt_slots or 0),
+            slot_tokens=as_count(self.slot_tokens or 0),
         )
 
     def _adapters(self) -> AdapterReport:
@@ -212,9 +215,7 @@ class WorkerHeartbeat(Message, frozen=True):
 
     @property
     def way(self) -> Connector | None:
-        """Return how it shares requests between prefill and decode; None for a way of a later
-        version.
-        """
+        """Return how it splits prefill and decode; None for a way of a later version."""
         if self.connector is msgspec.UNSET:
             return connector_of(self.engine_kind, self.bootstrap_port)
         return connectors().get(self.connector)

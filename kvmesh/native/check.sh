@@ -42,7 +42,7 @@ check() {
             tests/property/engines/test_native_engine_cache_misuse.py tests/property/dispatch \
             tests/property/transport/test_extproc_reading.py tests/property/bounds/test_answers.py \
             tests/unit/core/index/test_approx.py tests/unit/core/index/test_thinned.py \
-            tests/unit/core/routing \
+            tests/unit/core/routing tests/unit/core/dispatch/test_learned.py \
             tests/unit/core/blocks/test_hashing.py tests/unit/core/cost/test_program.py \
             tests/unit/core/index tests/unit/core/insight tests/unit/core/members \
             tests/unit/core/prompts/test_text_packer.py tests/unit/core/engines/test_event_stream.py \

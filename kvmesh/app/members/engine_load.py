@@ -34,7 +34,14 @@ async def read_loads(pool: UpstreamPool, url: str, facts: EngineFacts) -> dict[i
     """Return each rank's load by the page its engine has for it; empty when it says nothing."""
     read = engine_of(facts.kind).read_loads
     if facts.load_path == METRICS or read is None:
-        return {rank: load_of(one) for rank, one in (await read_gauges(pool, url)).items()}
+        loads = {rank: load_of(one) for rank, one in (await read_gauges(pool, url)).items()}
+        if facts.prompt_slots:
+            loads[0] = msgspec.structs.replace(
+                loads.get(0, WorkerLoad()),
+                prompt_slots=as_count(facts.prompt_slots),
+                slot_tokens=as_count(facts.slot_tokens),
+            )
+        return loads
     page = await fetch_ok(pool, url, facts.load_path)
     try:
         figures = read(page or b"")

@@ -10,7 +10,7 @@ from kvmesh.app.members.engine_load import read_gauges
 from kvmesh.bounds import MAX_NAMES, UNREADABLE, is_name
 from kvmesh.core.engines.diagnosis import check_ports
 from kvmesh.core.engines.facts import EngineFacts, EventEndpoint, Identity, Interview, weights_in
-from kvmesh.core.engines.registry import ENGINES
+from kvmesh.core.engines.registry import ENGINES, UNKNOWN
 from kvmesh.core.engines.seen import SourceSeen
 from kvmesh.errors import ConfigError, SlowError, TransportError
 from kvmesh.observe import get_logger
@@ -146,7 +146,7 @@ async def conduct(pool: UpstreamPool, url: str, interview: Interview[_T]) -> _T:
 
 async def _recognise(pool: UpstreamPool, url: str, host: str) -> EngineFacts:
     """Return what the first kind that knows the engine learns of it."""
-    for engine in ENGINES.values():
+    for engine in (*ENGINES.values(), UNKNOWN):
         found = await conduct(pool, url, engine.recognise(host))
         if found is not None:
             return found

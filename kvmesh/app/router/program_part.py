@@ -28,7 +28,8 @@ class ProgramPart:
     """The `governor` of a scheduler, which knows it from now on."""
 
     def __init__(self, settings: ProgramSettings, scheduler: Scheduler) -> None:
-        self.governor = Governor(governor_options(settings), GovernedFleet(scheduler))
+        self._fleet = GovernedFleet(scheduler)
+        self.governor = Governor(governor_options(settings), self._fleet)
         self.governor.shared = False  # until there is a plane to share it by
         scheduler.governor = self.governor
         self.toucher: Toucher | None = None
@@ -77,7 +78,8 @@ class ProgramPart:
 
     def check(self, context: RoutingContext) -> None:
         """Give up what is reserved at workers that are gone, or that were started anew: their
-        caches are. O(workers), once a second.
+        caches are, and look at shorter prompts where engines keep prompts in slots. O(workers),
+        once a second.
         """
         lives = {beat.worker: beat.epoch for beat in context.router.workers()}
         for worker, epoch in self._lives.items():
@@ -86,6 +88,7 @@ class ProgramPart:
                 if (touches := context.routing.turns.touches) is not None:
                     touches.removed(worker)
         self._lives = lives
+        context.routing.turns.chains.look_at(slots=any(map(self._fleet.contexts, lives)))
         context.gate.load_fell()
 
 

@@ -35,7 +35,7 @@ def may_pass(context: RoutingContext, read: Readable, body: bytes, now: float) -
     tokens += wishes.output_tokens or 0
     if wishes.names is not None:
         return turns.governor.passes(wishes.names.agent, tokens, now)
-    return tokens < turns.chains.options.least_tokens or turns.governor.passes("", tokens, now)
+    return tokens < turns.chains.least_tokens or turns.governor.passes("", tokens, now)
 
 
 def begin_turn(context: RoutingContext, read: Readable, placed: Placed, now: float) -> Turn | None:
@@ -47,7 +47,7 @@ def begin_turn(context: RoutingContext, read: Readable, placed: Placed, now: flo
     wishes, turns, record = read.wishes, context.routing.turns, placed.record
     if wishes.names is not None:
         turn = turn_of(wishes.names, placed.request_id, placed.prompt_tokens, wishes)
-    elif placed.prompt_tokens >= turns.chains.options.least_tokens:
+    elif placed.prompt_tokens >= turns.chains.least_tokens:
         found = turns.follow_placed(placed, wishes.tenant, wishes.priority, now)
         if found is None:
             return None

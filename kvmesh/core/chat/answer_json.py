@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from kvmesh.bounds import UNREADABLE, Tokens, is_name
+from kvmesh.bounds import MAX_TOKENS, UNREADABLE, Tokens, is_name
 
 Stop = Literal["", "tool", "end", "length"]
 """Why an answer ended: a tool is to be called, the model was done, it was cut; "": unknown."""
@@ -64,6 +64,24 @@ class Reported(msgspec.Struct):
     input_tokens_details: _Details | None = None
     cache_read_input_tokens: Tokens | None = None
     cache_creation_input_tokens: Tokens | None = None
+
+
+class Timings(msgspec.Struct):
+    """What llama.cpp's server tells of every answer, whether its client asked for usage or not:
+    tokens of the prompt that were cached and that were computed, and those of the answer.
+    """
+
+    cache_n: Tokens | None = None
+    prompt_n: Tokens | None = None
+    predicted_n: Tokens | None = None
+
+    def reported(self) -> Reported | None:
+        """Return it as usage, None where a count is missing."""
+        cached, computed = self.cache_n, self.prompt_n
+        if cached is None or computed is None:
+            return None
+        prompt = min(cached + computed, MAX_TOKENS)
+        return Reported(prompt, self.predicted_n, _Details(cached))
 
 
 class _Block(msgspec.Struct):
@@ -129,6 +147,7 @@ class Answer(msgspec.Struct):
     output: list[_Block] | None = None
     incomplete_details: _Cut | None = None
     data: msgspec.Raw | None = None
+    timings: Timings | None = None
 
 
 class _CountedInner(msgspec.Struct):

@@ -302,6 +302,9 @@ class Dispatch:
             self._report_cached(one, placed, usage, now)
         if not record.by_cache or unlike:
             return
+        if placed.teaches:
+            counted, output = usage.prompt_tokens, usage.completion_tokens
+            self._decider.learn(placed, counted, usage.cached_tokens, output, now)
         answer = AnswerSeen(
             prompt=placed.prompt_tokens,
             counted=usage.prompt_tokens,

@@ -37,6 +37,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     a page that its `Engine` reads. Of rank r it is told on the stream `load_streams[r]`, too, if
     there are any. `bootstrap_port` is where a prefill worker meets decode workers, 0 nowhere.
     `weights` is the version of its weights, told at `weights_path`.
+    `prompt_slots` keep a prompt each, of `slot_tokens` at most; 0: it has none, or does not say.
     """
 
     models: tuple[str, ...] = ()
@@ -52,6 +53,8 @@ class EngineFacts(msgspec.Struct, frozen=True):
     kind: str = ""
     weights_path: str = ""
     weights: str = ""
+    prompt_slots: int = 0
+    slot_tokens: int = 0
 
 
 class _Weights(msgspec.Struct):

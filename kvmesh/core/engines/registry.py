@@ -7,6 +7,7 @@ from kvmesh.core.engines.engine import Engine
 from kvmesh.core.engines.fetch import Access, Fetch, read_access
 from kvmesh.core.engines.handshake import Connector
 from kvmesh.core.engines.load import Gauge
+from kvmesh.core.engines.prompt_slots import recognise
 from kvmesh.core.engines.sglang.engine import SGLANG
 from kvmesh.core.engines.vllm.engine import VLLM
 
@@ -19,6 +20,7 @@ DEFAULT_KIND: Final = "vllm"
 UNKNOWN: Final = Engine(
     name="transformers",
     title="unknown engine",
+    recognise=recognise,
     gauges={"llamacpp:n_decode_total": (Gauge("computed"),)},
 )
 """An engine of no known kind: an OpenAI server, whose events, if any, are of the common dialect.

@@ -78,8 +78,8 @@ def find_usage(body: bytes, before: Usage | None = None) -> Usage | None:
     `before`: its usage, why it ended, the tool it calls.
 
     Reads chat completions, completions, responses (`response.usage`) and Anthropic messages
-    (`message.usage`; its input count leaves cached tokens out, so they are added). What does not
-    decode changes nothing.
+    (`message.usage`; its input count leaves cached tokens out, so they are added), and without
+    usage llama.cpp's `timings`. What does not decode changes nothing.
     """
     answer = read_answer(body)
     return before if answer is None else usage_of(answer, before)
@@ -88,6 +88,8 @@ def find_usage(body: bytes, before: Usage | None = None) -> Usage | None:
 def usage_of(answer: Answer, before: Usage | None) -> Usage | None:
     """Do as `find_usage` for an object that is decoded."""
     usage, choices, named, kept = answer.usage, answer.choices, None, False
+    if usage is None and answer.timings is not None:
+        usage = answer.timings.reported()
     if before is None and usage is not None and choices is not None and len(choices) == 1:
         plain = _plain_usage(usage, choices[0])
         if plain is not None and answer.kind != "response":

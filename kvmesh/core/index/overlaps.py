@@ -221,6 +221,21 @@ class OverlapView:
         """Return whether events say what the worker caches of a prompt once it is computed."""
         return self.index is not None and worker not in self._distrusted
 
+    def bound(self, worker: WorkerId, slots: int, blocks: int) -> None:
+        """Take how many prompts an engine keeps by its own word, 0: any number, and how many
+        blocks. Where events tell what it keeps that is of no matter.
+        """
+        if self.routed is not None and not self.confirms(worker):
+            self.routed.bound(worker, slots, blocks)
+
+    def kept(self, worker: WorkerId) -> tuple[int, int]:
+        """Return how many prompts and blocks an engine without events seems to keep, by its own
+        word and by its answers; 0: not known.
+        """
+        if self.routed is None or self.confirms(worker):
+            return 0, 0
+        return self.routed.keeps(worker)
+
     def retract(self, worker: WorkerId, hashes: Hashes | bytes, known_blocks: int) -> None:
         """Believe of a prompt that was not served no more than its first `known_blocks`.
 

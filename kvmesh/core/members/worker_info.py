@@ -85,6 +85,7 @@ class LoadReport(msgspec.Struct, frozen=True):
     `prefilled_tokens` and the `prefill_busy_us` they took are totals since the engine's start, 0
     when not told. Of a prompt's tokens the share `prefix_hit_rate` was cached, 0..1; at most
     `total_slots` requests run at a time; 0 when not told. `adapters` is what it tells of LoRA.
+    Each of its `prompt_slots` keeps one prompt, of `slot_tokens` at most; 0: it has none.
     """
 
     running_requests: int = 0
@@ -97,3 +98,14 @@ class LoadReport(msgspec.Struct, frozen=True):
     total_slots: int = 0
     prefix_hit_rate: float = 0.0
     adapters: AdapterReport = NO_ADAPTERS
+    prompt_slots: int = 0
+    slot_tokens: int = 0
+
+    def blocks(self, block_size: int) -> int:
+        """Return how many blocks of that size the engine keeps, 0: it does not say."""
+        return self.total_blocks or self.prompt_slots * self.slot_tokens // block_size
+
+    def size(self) -> "LoadReport":
+        """Return what of it does not grow old: how much the engine keeps."""
+        slots, tokens = self.prompt_slots, self.slot_tokens
+        return LoadReport(total_blocks=self.total_blocks, prompt_slots=slots, slot_tokens=tokens)

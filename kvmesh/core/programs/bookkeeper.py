@@ -69,6 +69,10 @@ class Fleet(Protocol):
         """Return how many tokens its cache holds, 0 unknown: such a worker is not governed."""
         ...
 
+    def contexts(self, worker: WorkerId) -> int:
+        """Return how many contexts it keeps, whatever their length; 0: any number."""
+        ...
+
     def active_tokens(self, worker: WorkerId) -> int:
         """Return how many tokens of its cache requests under way hold, of programs or not."""
         ...
@@ -108,7 +112,7 @@ class Bookkeeper:
         self._fleet = fleet
         self._ttl_s = ttl_s
         self._idle_s = -inf
-        self._seats = Seats(self._limit)
+        self._seats = Seats(self._limit, fleet.contexts)
         self._elsewhere: dict[str, int] = {}
         self._elsewhere_tokens = 0
         self._swaps = Swaps(self._prefill_ms)

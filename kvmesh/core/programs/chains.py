@@ -11,7 +11,8 @@ from kvmesh.core.blocks.hashing import Hashes, as_key
 
 
 class ChainOptions(msgspec.Struct, frozen=True):
-    """Prompts of fewer than `least_tokens` are not looked at: such contexts are not worth keeping.
+    """Prompts of fewer than `least_tokens` are not looked at: such contexts are not worth keeping,
+    but for those of `slot_tokens` where an engine keeps few contexts, whatever their length.
 
     At most `max_chains` are known, of one tenant at most `max_per_tenant`: a newcomer takes the
     place of the one longest unused, of its own tenant where that has too many. One unused for
@@ -19,6 +20,7 @@ class ChainOptions(msgspec.Struct, frozen=True):
     """
 
     least_tokens: int = 4096
+    slot_tokens: int = 256
     max_chains: int = 1 << 13
     max_per_tenant: int = 1 << 12
     ttl_s: float = 7200.0
@@ -63,6 +65,7 @@ class Chains:
 
     def __init__(self, options: ChainOptions, block_size: int) -> None:
         self.options = options
+        self.least_tokens = options.least_tokens
         self.block_size = block_size
         self._chains: OrderedDict[str, _Chain] = OrderedDict()
         self._tenants: dict[str, _Tenant] = {}
@@ -70,6 +73,11 @@ class Chains:
     def __len__(self) -> int:
         """Return how many chains are known, those of one prompt included."""
         return len(self._chains)
+
+    def look_at(self, *, slots: bool) -> None:
+        """Look at shorter prompts, too, from now on, where some engine keeps but a few."""
+        options = self.options
+        self.least_tokens = options.slot_tokens if slots else options.least_tokens
 
     def find(self, hashes: Hashes, tenant: str, now: float) -> str | None:
         """Return the key of the agent whose next turn, or last prompt again, this is."""
@@ -104,7 +112,7 @@ class Chains:
         return key
 
     def _is_long(self, hashes: Hashes) -> bool:
-        return hashes.blocks * self.block_size >= max(1, self.options.least_tokens)
+        return hashes.blocks * self.block_size >= max(1, self.least_tokens)
 
     def _search(self, known: _Tenant, values: Sequence[int], count: int, now: float) -> str:
         """Return the key of the chain whose tip is deepest among the prompt's prefixes, or ""."""

@@ -125,14 +125,10 @@ class Governor(Bookkeeper):
         if self._is_easy(tokens, now):
             return True
         seats.expire(now)
-        own = seats.find(key)
         for worker in self._fleet.workers(now):
             if self._is_free(worker, tokens):
                 return True
-            reserved = seats.tokens_at(worker)
-            if own is not None and own.worker == worker:
-                reserved -= own.tokens
-            if reserved + tokens > self._limit(worker):
+            if not seats.fits(key, worker, tokens, self._limit(worker)):
                 return False
         return True
 
@@ -254,7 +250,7 @@ class Governor(Bookkeeper):
                 return ANYWHERE
             if seats.has_room(agent, worker, self._limit(worker), rank):
                 room.append(worker)
-                full = full or seats.tokens_at(worker) + agent.tokens > self._limit(worker)
+                full = full or not seats.fits("", worker, agent.tokens, self._limit(worker))
             else:
                 full = True
         if not full and not self.waiting:
@@ -276,7 +272,9 @@ class Governor(Bookkeeper):
 
     def _is_free(self, worker: WorkerId, tokens: int) -> bool:
         """Return whether nothing is held for a worker's sake: unknown cache, small, cheap."""
-        holds = self._fleet.capacity_tokens(worker)
+        holds, contexts = self._fleet.capacity_tokens(worker), self._fleet.contexts(worker)
+        if contexts:
+            holds = min(holds, contexts * tokens)
         if not holds or tokens <= SMALL_SHARE * holds:
             return True
         return self.pace.turnover(holds, self._prefill_ms(worker)) < LEAST_TURNOVER

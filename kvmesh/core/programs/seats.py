@@ -17,9 +17,12 @@ others; within one the older keep theirs.
 
 
 class _Cache(msgspec.Struct, eq=False):
-    """A worker's cache as far as it is reserved: `tokens` of `limit`, for agents by key."""
+    """A worker's cache as far as it is reserved: `tokens` of `limit`, for agents by key, of `most`;
+    0 each: any number.
+    """
 
     limit: int
+    most: int = 0
     tokens: int = 0
     agents: dict[str, Agent] = {}
 
@@ -43,12 +46,15 @@ class Seats:
     """Reservations by agent, each at one worker and until a time; sums by worker and tenant are
     kept. Taking and dropping one is O(log n).
 
-    `crowded` are workers known to be more than half full, by `capacity` when it was asked last
-    (`measure`); 0 is unknown.
+    `crowded` are workers known to be more than half full, by `capacity` in tokens and by `contexts`
+    when they were asked last (`measure`); 0 is unknown.
     """
 
-    def __init__(self, capacity: Callable[[WorkerId], int]) -> None:
+    def __init__(
+        self, capacity: Callable[[WorkerId], int], contexts: Callable[[WorkerId], int]
+    ) -> None:
         self._capacity = capacity
+        self._contexts = contexts
         self._seats: dict[str, Seat] = {}
         self._caches: dict[WorkerId, _Cache] = {}
         self._ends: list[tuple[float, str]] = []
@@ -69,7 +75,8 @@ class Seats:
                 return False
             cache = self._caches.get(worker)
             if cache is None:
-                cache = self._caches[worker] = _Cache(self._capacity(worker))
+                limits = self._capacity(worker), self._contexts(worker)
+                cache = self._caches[worker] = _Cache(*limits)
             seat = self._seats[key] = Seat(worker, cache, tenant)
             self.tenants.setdefault(tenant, 0)
         if seat.agent is not agent:
@@ -94,7 +101,7 @@ class Seats:
         self._judge(seat.worker, cache)
 
     def _judge(self, worker: WorkerId, cache: _Cache) -> None:
-        if 2 * cache.tokens > cache.limit > 0:
+        if 2 * cache.tokens > cache.limit > 0 or 2 * len(cache.agents) > cache.most > 0:
             self.crowded.add(worker)
         else:
             self.crowded.discard(worker)
@@ -102,7 +109,7 @@ class Seats:
     def measure(self) -> None:
         """Ask anew how much each worker's cache holds. O(workers)."""
         for worker, cache in self._caches.items():
-            cache.limit = self._capacity(worker)
+            cache.limit, cache.most = self._capacity(worker), self._contexts(worker)
             self._judge(worker, cache)
 
     def drop(self, agent: Agent) -> None:
@@ -150,6 +157,16 @@ class Seats:
         agents = () if cache is None else cache.agents.values()
         return sum(one.tokens for one in agents if one.phase == "running")
 
+    def fits(self, key: str, worker: WorkerId, tokens: int, capacity: int) -> bool:
+        """Return whether an agent's tokens fit a worker beside all that others have reserved."""
+        cache = self._caches.get(worker)
+        if cache is None:
+            return tokens <= capacity
+        seat = cache.agents.get(key) and self._seats[key]
+        others = cache.tokens - (seat.tokens if seat else 0)
+        contexts = len(cache.agents) - bool(seat)
+        return others + tokens <= capacity and (not cache.most or contexts < cache.most)
+
     def has_room(
         self,
         agent: Agent,
@@ -161,19 +178,20 @@ class Seats:
         them, but where it has a seat those behind it do not count, and nowhere those of a class
         behind its own. What fits no cache fits an empty one. O(agents there) where it is full.
         """
-        seat = self._seats.get(agent.key)
-        seated = seat is not None and seat.worker == worker
-        others = self.tokens_at(worker) - (seat.tokens if seat is not None and seated else 0)
-        if not others or others + agent.tokens <= capacity:
+        cache = self._caches.get(worker)
+        if cache is None or self.fits(agent.key, worker, agent.tokens, capacity):
             return True
-        own = rank(agent)
-        before = 0
-        for key, one in self._caches[worker].agents.items():
+        seated, own = agent.key in cache.agents, rank(agent)
+        before = contexts = 0
+        for key, one in cache.agents.items():
             if key == agent.key:
                 continue
             theirs = rank(one)
             if theirs < own if seated else theirs[0] <= own[0]:
                 before += self._seats[key].tokens
+                contexts += 1
+        if cache.most and contexts >= cache.most:
+            return False
         return not before or before + agent.tokens <= capacity
 
     def _drop(self, key: str) -> None:

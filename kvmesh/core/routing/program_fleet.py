@@ -20,9 +20,18 @@ class GovernedFleet:
         return self._scheduler.workers.everyone(now)
 
     def capacity_tokens(self, worker: WorkerId) -> int:
-        """Return how many tokens a worker's cache holds by its own word, 0 when it never said."""
-        state = self._scheduler.workers.known.get(worker)
-        return 0 if state is None else state.capacity_blocks * self._scheduler.options.block_size
+        """Return how many tokens a worker's cache holds by its own word, or as its answers taught;
+        0 when nothing is known.
+        """
+        scheduler = self._scheduler
+        state = scheduler.workers.known.get(worker)
+        reported = 0 if state is None else state.capacity_blocks
+        _, learned = scheduler.overlaps.kept(worker)
+        return min(reported or learned, learned or reported) * scheduler.options.block_size
+
+    def contexts(self, worker: WorkerId) -> int:
+        """Return how many prompts a worker keeps, whatever their length; 0: any number."""
+        return self._scheduler.overlaps.kept(worker)[0]
 
     def active_tokens(self, worker: WorkerId) -> int:
         """Return how many tokens of its cache the requests under way hold."""

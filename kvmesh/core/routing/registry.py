@@ -47,12 +47,10 @@ class WorkerRegistry:
     workers whose events do not count, `late` those whose caches count a prompt once it is
     prefilled; `known` are the states of all, `fetchers` those that can fetch from each other's
     caches; `guard` judges the URLs that workers name; `adapters` knows which LoRA adapters engines
-    hold ready. `own_tokens`: what a block has of those whose blocks are not of the size that
-    bookings are counted in. `sizes` tells how many blocks workers have cached; it is asked with
-    each report.
-    `panic`: nobody is known to be well, requests go to those who may be. `met_any`: some worker has
-    been known, though perhaps none is now; while it is not `settled` those that are there may only
-    not be heard of yet.
+    hold ready; `own_tokens` has their block sizes where those are not the router's. `sizes` tells
+    how many blocks workers have cached, `bound` is told how many prompts, 0: any number, and blocks
+    they keep. `panic`: nobody is known to be well, requests go to those who may be. `met_any`: some
+    worker has been known; while it is not `settled` others may only not be heard of yet.
     """
 
     def __init__(
@@ -71,6 +69,7 @@ class WorkerRegistry:
         self.panic = False
         self.on_report: Callable[[WorkerId, LoadReport], None] | None = None
         self.sizes: Callable[[Sequence[WorkerId]], list[int]] | None = None
+        self.bound: Callable[[WorkerId, int, int], None] | None = None
         self._sequences = sequences
         self._speeds = speeds or new_speeds()
         self.fetch_times = fetch_times or FetchTimes()
@@ -156,17 +155,19 @@ class WorkerRegistry:
     def forget_report(self, worker: WorkerId) -> None:
         """Count no load but what was booked: the engine's own figures are too old."""
         state = self.state(worker)
-        state.report = LoadReport(total_blocks=state.report.total_blocks)
-        state.gaps = ()
+        state.report, state.gaps = state.report.size(), ()
         self._sequences.correct(worker, 0, 0, 0)
 
     def size_up(self, state: WorkerState) -> None:
         """Note how many blocks a worker has, no more than anyone can mean, and how many of them
         hold nothing.
         """
-        measure(state, self._sequences.block_size, self.own_tokens)
-        told = state.report.total_blocks or told_blocks(state, self._sequences.block_size)
+        size = self._sequences.block_size
+        measure(state, size, self.own_tokens)
+        told = state.report.blocks(size) or told_blocks(state, size)
         blocks = state.capacity_blocks = min(max(0, told), MOST_TOKENS)
+        if blocks and self.bound is not None:
+            self.bound(state.worker, state.report.prompt_slots, blocks)
         cached = blocks if self.sizes is None else self.sizes((state.worker,))[0]
         state.blank_blocks = max(0, blocks - cached)
 
@@ -373,8 +374,7 @@ class WorkerRegistry:
         self, request: RouteRequest, alive: tuple[WorkerId, ...]
     ) -> tuple[WorkerId, ...]:
         names = tuple(one for one in alive if self._refusal(one, request) is None)
-        if len(names) == len(alive):
-            names = alive
+        names = alive if len(names) == len(alive) else names
         if len(self._serving) == _MODELS_CACHED:
             self._serving.clear()
             self._plain.clear()

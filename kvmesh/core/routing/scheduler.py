@@ -83,6 +83,7 @@ class Scheduler:
         )
         self.overlaps.own_tokens = self.workers.own_tokens
         self.workers.sizes = self.overlaps.cached_blocks
+        self.workers.bound = self.overlaps.bound
         self.late = LatePrompts(self.workers.late, sequences.bookings, self.overlaps.record)
         self.sessions: Sessions | None = None
         self.governor: Governor | None = None

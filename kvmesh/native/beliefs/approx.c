@@ -9,6 +9,8 @@
 #include <math.h>
 
 #define TICKS 16
+#define FINE_TICKS 4096
+#define SLOT_TTL_S 3600.0 /* slots keep what they have until another prompt takes them */
 #define SLICE 2048
 #define REMOVED_AT_ONCE (1 << 16)
 #define FIRST_HOLDERS 4
@@ -98,8 +100,7 @@ static int forget_gone(Approx *self, Leases *leases) {
     return failed ? -1 : 0;
 }
 
-/* Drop the blocks of one worker that end first; return how many, perhaps none, -1 for no memory. */
-static long long drop(Approx *self, Leases *leases, long long at_most) {
+long long approx_take(Approx *self, Leases *leases, long long at_most) {
     self->gone.count = 0;
     int failed = leases_take(leases, at_most, &self->gone) < 0;
     return forget_gone(self, leases) < 0 || failed ? -1 : self->gone.count;
@@ -115,7 +116,7 @@ int approx_expire(Approx *self, double now, long long budget) {
         if (left <= 0) {
             return 0;
         }
-        long long gone = drop(self, leases, left);
+        long long gone = approx_take(self, leases, left);
         TRY(gone);
         self->expired += gone;
         left -= gone;
@@ -133,7 +134,7 @@ static int prune(Approx *self, long long at_most) {
             self->pruning = 0;
             break;
         }
-        long long gone = drop(self, leases, at_most < excess ? at_most : excess);
+        long long gone = approx_take(self, leases, at_most < excess ? at_most : excess);
         TRY(gone);
         self->pruned += gone;
         at_most -= gone;
@@ -178,12 +179,11 @@ static void leave_slot(Approx *self, uint32_t slot, uint8_t state) {
     Py_DECREF(name);
 }
 
-/* Return the leases of a worker, a new reference; NULL without an error when there are none. */
-static Leases *leases_of(const Approx *self, PyObject *worker) {
+Leases *approx_leases(const Approx *self, PyObject *worker) {
     return (Leases *)Py_XNewRef(PyDict_GetItemWithError(self->leases, worker));
 }
 
-static Leases *admit(Approx *self, PyObject *worker) {
+Leases *approx_admit(Approx *self, PyObject *worker) {
     uint32_t slot = assign_slot(self, worker);
     if (slot == NO_SLOT) {
         return NULL;
@@ -192,6 +192,11 @@ static Leases *admit(Approx *self, PyObject *worker) {
     PyObject *known = NULL;
     if (made != NULL) {
         known = Py_XNewRef(PyDict_SetDefault(self->leases, worker, (PyObject *)made));
+    }
+    if (made != NULL) {
+        /* A limit of its own counts what it keeps, an engine's the blocks of prompts. */
+        made->stride = self->keeps == KEEP_THINNED && self->worker_blocks < 0 ? STRIDE : 1;
+        made->limit = self->worker_blocks;
     }
     if (known != (PyObject *)made || made == NULL) { /* no memory, or hash and eq did something */
         leave_slot(self, slot, SLOT_FREE);
@@ -243,9 +248,10 @@ int approx_find(Approx *self, const uint64_t *hashes, Py_ssize_t count, Drops *f
     return 0;
 }
 
-/* Compute when the tick ends in which `ttl_s` from now does; -1 with Python's own errors. */
-static int end_of_tick(const Approx *self, double now, double ttl_s, double *until) {
-    double tick_s = ttl_s / TICKS;
+/* Compute when the tick ends in which `ttl_s` from now does; -1 with Python's own errors. `fine`: it
+ * matters which of two prompts came first. */
+static int end_of_tick(const Approx *self, double now, double ttl_s, int fine, double *until) {
+    double tick_s = ttl_s / (fine ? FINE_TICKS : TICKS);
     tick_s = self->longest_tick_s < tick_s ? self->longest_tick_s : tick_s;
     REFUSE(tick_s == 0.0, PyExc_ZeroDivisionError, "float division by zero");
     double ticks = ceil((now + ttl_s) / tick_s);
@@ -256,18 +262,38 @@ static int end_of_tick(const Approx *self, double now, double ttl_s, double *unt
     return 0;
 }
 
+int approx_displace(Approx *self, Leases *leases) {
+    while (leases->limit >= 0 && leases->due_count && leases->stands > leases->limit) {
+        long long excess = leases->stands - leases->limit;
+        long long gone = approx_take(self, leases, (excess + leases->stride - 1) / leases->stride);
+        TRY(gone);
+        self->displaced += gone;
+    }
+    return 0;
+}
+
 /* Enter new blocks, and drop others of a worker that has too many then; -1 with MemoryError set. */
 static int store(Approx *self, Leases *leases, const uint64_t *updates, Py_ssize_t count) {
     self->entries -= leases->holding->blocks;
     int failed = table_put(self->table, leases->holding, updates, count) < 0;
     self->entries += leases->holding->blocks;
-    while (!failed && self->worker_blocks >= 0 && leases->due_count &&
-           leases->holding->blocks > self->worker_blocks) {
-        long long gone = drop(self, leases, leases->holding->blocks - self->worker_blocks);
-        self->displaced += gone > 0 ? gone : 0;
-        failed = gone < 0;
-    }
-    return failed ? -1 : 0;
+    return failed ? -1 : approx_displace(self, leases);
+}
+
+int approx_drop(Approx *self, Leases *leases, const uint64_t *blocks, Py_ssize_t count) {
+    self->gone.count = 0;
+    int failed = leases_revoke(leases, blocks, count, &self->gone) < 0;
+    self->revoked += self->gone.count;
+    return forget_gone(self, leases) < 0 || failed ? -1 : 0;
+}
+
+/* Follow what becomes of an engine's slots; -1 with MemoryError set. */
+static int take_slot(Approx *self, Leases *leases, const uint64_t *blocks, Py_ssize_t count,
+                     double now) {
+    self->left.count = 0;
+    TRY(slots_take(&leases->slots, blocks, count, now, &self->left));
+    self->taken = leases->slots.taken;
+    return approx_drop(self, leases, self->left.items, self->left.count);
 }
 
 /* Believe blocks cached at a worker. No Python code runs. -1 with MemoryError set. */
@@ -293,25 +319,38 @@ static int believe(Approx *self, Leases *leases, const uint64_t *blocks, Py_ssiz
 static int record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count,
                   double now, double ttl_s, int kept) {
     double until;
+    self->before = -INFINITY;
+    self->taken = 0;
     TRY_IF(self->next_end <= now, approx_expire(self, now, SLICE));
     if (!count || ttl_s <= 0) {
         return 0;
     }
-    TRY(end_of_tick(self, now, ttl_s, &until));
-    Leases *leases = leases_of(self, worker);
-    if (leases == NULL && (PyErr_Occurred() || (leases = admit(self, worker)) == NULL)) {
+    Leases *leases = approx_leases(self, worker);
+    if (leases == NULL && PyErr_Occurred()) {
         return -1;
     }
-    int failed = -1;
-    if (leases->slot == NO_SLOT) {
-        PyErr_SetString(PyExc_RuntimeError, "a worker was removed by its own name");
-    } else if (kept || approx_keeps_all(self->keeps, count)) {
-        failed = believe(self, leases, hashes, count, until);
-    } else if (approx_keep(self->keeps, hashes, count, count, &self->kept) == 0) {
-        failed = believe(self, leases, self->kept.items, self->kept.count, until);
+    int slotted = leases != NULL && leases->slots.count, learns = leases != NULL && leases->learns;
+    int failed = end_of_tick(self, now, slotted && ttl_s < SLOT_TTL_S ? SLOT_TTL_S : ttl_s,
+                             learns && !slotted, &until) < 0;
+    if (!failed && leases == NULL) {
+        failed = (leases = approx_admit(self, worker)) == NULL;
     }
-    Py_DECREF(leases);
-    return failed;
+    if (!failed && leases->slot == NO_SLOT) {
+        PyErr_SetString(PyExc_RuntimeError, "a worker was removed by its own name");
+        failed = 1;
+    }
+    if (!failed && !kept && !approx_keeps_all(self->keeps, count)) {
+        failed = approx_keep(self->keeps, hashes, count, count, &self->kept) < 0;
+        hashes = self->kept.items;
+        count = self->kept.count;
+    }
+    failed = failed || believe(self, leases, hashes, count, until) < 0 ||
+             (slotted && take_slot(self, leases, hashes, count, now) < 0);
+    if (!failed) {
+        self->before = leases->before;
+    }
+    Py_XDECREF(leases);
+    return failed ? -1 : 0;
 }
 
 int approx_record(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count,
@@ -329,19 +368,13 @@ int approx_record_graded(Approx *self, PyObject *worker, const uint64_t *graded,
 }
 
 int approx_revoke(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count) {
-    Leases *leases = leases_of(self, worker);
+    Leases *leases = approx_leases(self, worker);
     if (leases == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
-    int failed = 0;
-    if (leases->holding->blocks) {
-        self->gone.count = 0;
-        failed = leases_revoke(leases, hashes, count, &self->gone) < 0;
-        self->revoked += self->gone.count;
-        failed |= forget_gone(self, leases) < 0;
-    }
+    int failed = leases->holding->blocks ? approx_drop(self, leases, hashes, count) : 0;
     Py_DECREF(leases);
-    return failed ? -1 : 0;
+    return failed;
 }
 
 long long approx_blocks(const Approx *self, PyObject *worker) {
@@ -353,7 +386,7 @@ long long approx_blocks(const Approx *self, PyObject *worker) {
 }
 
 int approx_remove(Approx *self, PyObject *worker) {
-    Leases *leases = leases_of(self, worker);
+    Leases *leases = approx_leases(self, worker);
     if (leases == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
@@ -362,6 +395,7 @@ int approx_remove(Approx *self, PyObject *worker) {
     if (!failed && slot != NO_SLOT) {
         self->entries -= leases->holding->blocks;
         leases->slot = NO_SLOT;
+        approx_set_slotted(self, leases, 0);
         leases_clear(leases);
         self->released++;
         leave_slot(self, slot, SLOT_RELEASED);
@@ -436,7 +470,7 @@ void approx_free(Approx *self) {
         Py_XDECREF(self->names[slot]);
     }
     RAW_FREE_ALL(self->ends, self->spare, self->names, self->states, self->live, self->kept.items,
-                 self->gone.items);
+                 self->gone.items, self->left.items, self->slotted);
     Py_CLEAR(self->dead);
     drops_free(&self->found);
 }

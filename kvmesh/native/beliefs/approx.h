@@ -39,7 +39,12 @@ typedef struct {
     uint32_t next_shard;
     uint64_t next_hash; /* of the next slice of it */
     char keeps, pruning;   /* keeps: KEEP_… */
-    Blocks kept, gone;     /* scratch */
+    double before;  /* until when the last of the blocks was believed that were recorded last and
+                     * were believed already; -inf: none */
+    uint64_t taken; /* number of the request whose prompt was recorded last, where it took a slot; 0 */
+    Blocks kept, gone, left; /* scratch */
+    Leases **slotted;      /* borrowed: those of workers that keep prompts in slots */
+    Py_ssize_t slotted_count, slotted_room;
     Drops found;           /* scratch of `find_groups` */
 } Approx;
 
@@ -49,9 +54,6 @@ typedef struct {
 enum { KEEP_ALL, KEEP_THINNED, KEEP_GRADED, KEEPS };
 
 enum { SLOT_FREE, SLOT_USED, SLOT_RELEASED, SLOT_CLEARING };
-
-#define WHOLE_BLOCKS 128
-#define STRIDE 16
 
 #define MAX_RELEASED 256 /* slots of removed workers that wait for a sweep */
 
@@ -110,6 +112,64 @@ static inline Py_ssize_t approx_depth(int keeps, Py_ssize_t kept) {
     }
     return kept <= WHOLE_BLOCKS ? kept : WHOLE_BLOCKS + STRIDE * (kept - WHOLE_BLOCKS);
 }
+
+/* Return the leases of a worker, a new reference; NULL without an error when there are none. */
+Leases *approx_leases(const Approx *self, PyObject *worker);
+
+/* Make them; a new reference, NULL with an error set. */
+Leases *approx_admit(Approx *self, PyObject *worker);
+
+/* Drop up to so many blocks of one worker, those that end first; return how many, perhaps none, -1 with
+ * MemoryError set. */
+long long approx_take(Approx *self, Leases *leases, long long at_most);
+
+/* Drop blocks of one worker, and what follows them; -1 with MemoryError set. */
+int approx_drop(Approx *self, Leases *leases, const uint64_t *blocks, Py_ssize_t count);
+
+/* Drop of one worker what it has no room for, used least recently; -1 with MemoryError set. */
+int approx_displace(Approx *self, Leases *leases);
+
+/* Take what an engine says it keeps: so many prompts, one in each slot, 0: it has no slots or says
+ * nothing of them; so many blocks, 0: it does not say. 0, -1 with an error set. */
+int approx_bound(Approx *self, PyObject *worker, long long slots, long long blocks);
+
+/* Note whether an engine has slots; -1 with MemoryError set, which is not where it has none. */
+int approx_set_slotted(Approx *self, Leases *leases, int slotted);
+
+/* What an answer told of its engine's cache, in blocks of the prompt, which was recorded when it was
+ * sent. `before`: `Approx.before` then; `slack`: what may differ; `output`: blocks of the answer. */
+typedef struct {
+    const uint64_t *hashes;
+    Py_ssize_t count;
+    long long predicted, cached, slack, output;
+    double before, now, ttl_s;
+    long long tail, block_size; /* tokens of prompt and answer behind the blocks; of a block */
+} Lesson;
+
+/* Believe what an answer tells: what was predicted and had gone is forgotten, with all that was used
+ * before it, and the engine keeps less; what was there all the same, and more than an answer follows a
+ * prompt that was believed, shows that it keeps more. Amortised O(blocks of the prompt, and dropped);
+ * 0, -1 with an error set. */
+int approx_learn(Approx *self, PyObject *worker, const Lesson *lesson);
+
+/* Forget what is believed of a prompt behind its first `cached` blocks; 0, -1 with an error set. */
+int approx_forget_behind(Approx *self, PyObject *worker, const uint64_t *hashes, Py_ssize_t count,
+                         long long cached);
+
+/* Return how deep a prompt is expected to be cached at a worker with slots, in the slot that it would
+ * take; that keeps the answer to its prompt, too. After `approx_find` of the same prompt. */
+Py_ssize_t approx_expect(const Approx *self, const Leases *leases, const uint64_t *hashes,
+                         Py_ssize_t count, long long block_size);
+
+/* Take that a request is over that took a slot, as number `taken`; 0, -1 with an error set. */
+int approx_leave(const Approx *self, PyObject *worker, uint64_t taken, double now);
+
+/* Return whether an engine keeps prompts in slots, in the order in which they were sent; -1 with an error
+ * set. */
+int approx_has_slots(const Approx *self, PyObject *worker);
+
+/* Write how many prompts and blocks an engine seems to keep, 0: not known; -1 with an error set. */
+int approx_keeps(const Approx *self, PyObject *worker, long long *slots, long long *blocks);
 
 /* Give back everything but `leases`, `table` and `statistics`. */
 void approx_free(Approx *self);

@@ -55,6 +55,7 @@ static int approx_forget(Approx *self) {
             Py_DECREF(name);
         }
     }
+    self->slotted_count = 0;
     if (self->leases != NULL) {
         PyDict_Clear(self->leases);
     }
@@ -167,6 +168,19 @@ static PyObject *approx_sweep_call(Approx *self, PyObject *object) {
     TRY_OR_NULL(read_amount(object, &budget));
     int done = approx_sweep(self, budget);
     return done < 0 ? NULL : PyBool_FromLong(done);
+}
+
+static PyObject *approx_bound_call(Approx *self, ARGUMENTS) {
+    PyObject *worker;
+    long long slots, blocks;
+    TRY_OR_NULL(READ_PLACED("bound", "ONN", "worker slots blocks", &worker, &slots, &blocks));
+    return none_or_null(approx_bound(self, worker, slots, blocks));
+}
+
+static PyObject *approx_keeps_call(Approx *self, PyObject *worker) {
+    long long slots, blocks;
+    TRY_OR_NULL(approx_keeps(self, worker, &slots, &blocks));
+    return Py_BuildValue("LL", slots, blocks);
 }
 
 RETURNS(Approx, approx_workers, PyDict_Keys(self->leases))
@@ -296,6 +310,8 @@ METHODS(methods,
     METHOD_KEYWORDS("record_graded", approx_record_graded_call),
     METHOD_KEYWORDS("expire", approx_expire_call),
     METHOD_FASTCALL("revoke", approx_revoke_call),
+    METHOD_FASTCALL("bound", approx_bound_call),
+    METHOD_O("keeps", approx_keeps_call),
     METHOD_O("remove_worker", approx_remove_call),
     METHOD_O("sweep", approx_sweep_call),
     METHOD_NOARGS("workers", approx_workers),

@@ -21,7 +21,7 @@ static int make_run(Lease *lease, const uint64_t *blocks, uint32_t count) {
         memcpy(run, blocks, count * sizeof *run);
         lease->run.many = run;
     }
-    lease->count = count;
+    lease->count = (uint16_t)count;
     return 0;
 }
 
@@ -39,7 +39,7 @@ static void shorten_run(Lease *lease, uint32_t low, uint32_t count) {
         uint64_t *smaller = PyMem_RawRealloc(run, count * sizeof *run);
         lease->run.many = smaller == NULL ? run : smaller;
     }
-    lease->count = count;
+    lease->count = (uint16_t)count;
 }
 
 /* Make room for one more lease, so that `new_lease` cannot fail; -1 with MemoryError set. */
@@ -154,7 +154,8 @@ static uint32_t split(Leases *self, uint32_t number, uint32_t count) {
     if (reserve_lease(self) < 0) {
         return 0;
     }
-    Lease *lease = self->leases + number, made = {.until = lease->until};
+    Lease *lease = self->leases + number;
+    Lease made = {.until = lease->until, .stands = lease->stands};
     const uint64_t *run = run_of(lease);
     if (make_run(&made, run, count) < 0) {
         return 0;
@@ -195,6 +196,7 @@ static Py_ssize_t covered(Lease *lease, const uint64_t *blocks, Py_ssize_t left)
 static Py_ssize_t renew(Leases *self, const uint64_t *blocks, Py_ssize_t size, double until,
                         Due **due, int *new_end) {
     Py_ssize_t place = 0;
+    self->before = -INFINITY;
     while (place < size) {
         uint32_t number = tree_lease(&self->tree, blocks[place]);
         if (!number) {
@@ -205,6 +207,7 @@ static Py_ssize_t renew(Leases *self, const uint64_t *blocks, Py_ssize_t size, d
         if (!count) {
             break;
         }
+        self->before = lease->until;
         if (lease->until < until) {
             if (*due == NULL && (*due = due_at(self, until, new_end)) == NULL) {
                 return -1;
@@ -224,9 +227,9 @@ static Py_ssize_t renew(Leases *self, const uint64_t *blocks, Py_ssize_t size, d
 
 /* Lease one run of blocks, none of them believed yet, for which there is room in the tree; -1 with
  * MemoryError set and nothing changed. */
-static int add_run(Leases *self, const uint64_t *blocks, uint32_t count, Due *due,
+static int add_run(Leases *self, const uint64_t *blocks, uint32_t count, uint16_t stands, Due *due,
                    const Table *table) {
-    Lease made = {.until = due->until};
+    Lease made = {.until = due->until, .stands = stands};
     if (reserve_item(due) < 0 || reserve_lease(self) < 0 || make_run(&made, blocks, count) < 0) {
         return -1;
     }
@@ -240,7 +243,9 @@ static int add_run(Leases *self, const uint64_t *blocks, uint32_t count, Due *du
         shard_prefetch(table->shards + (blocks[i] & 255), hashes[i]);
     }
     for (uint32_t i = 0; i < count; i++) {
-        tree_enter(&self->tree, blocks[i], hashes[i])->lease = number;
+        Believed *entry = tree_enter(&self->tree, blocks[i], hashes[i]);
+        self->stands += entry->lease ? 0 : stands;
+        entry->lease = number;
     }
     add_item(self, due, number);
     return 0;
@@ -255,9 +260,11 @@ static int add(Leases *self, const uint64_t *blocks, Py_ssize_t low, Py_ssize_t 
         return -1;
     }
     TRY(tree_reserve(tree, blocks + low, size - low));
-    for (Py_ssize_t start = low; start < size; start += RUN_BLOCKS) {
-        Py_ssize_t count = size - start < RUN_BLOCKS ? size - start : RUN_BLOCKS;
-        if (add_run(self, blocks + start, (uint32_t)count, due, table) < 0 ||
+    for (Py_ssize_t start = low, count; start < size; start += count) {
+        int whole = start < WHOLE_BLOCKS;
+        count = whole && WHOLE_BLOCKS < size ? WHOLE_BLOCKS - start : size - start;
+        count = count < RUN_BLOCKS ? count : RUN_BLOCKS;
+        if (add_run(self, blocks + start, (uint32_t)count, whole ? 1 : self->stride, due, table) < 0 ||
             (start > low && tree_follow_alone(tree, blocks[start - 1], blocks[start]) < 0)) {
             return -1;
         }
@@ -304,6 +311,7 @@ static void cut(Leases *self, uint32_t number, uint32_t kept, Blocks *gone, Bloc
             continue;
         }
         gone->items[gone->count++] = run[i];
+        self->stands -= lease->stands;
         if (waiting != NULL) {
             uint32_t count;
             const uint64_t *following = tree_followers(&self->tree, entry, &count);
@@ -338,6 +346,7 @@ static void forget_leases(Leases *self) {
     PyMem_RawFree(self->leases);
     self->leases = NULL;
     self->lease_count = self->lease_room = self->unused_lease = 0;
+    self->stands = 0;
     tree_clear(&self->tree);
 }
 
@@ -416,6 +425,7 @@ int leases_revoke(Leases *self, const uint64_t *blocks, Py_ssize_t count, Blocks
 
 void leases_clear(Leases *self) {
     forget_leases(self);
+    slots_clear(&self->slots);
     for (Py_ssize_t i = 0; i < self->due_count; i++) {
         PyMem_RawFree(self->dues[self->first_due + i].items);
     }
@@ -434,6 +444,8 @@ Leases *leases_make(uint32_t slot) {
     }
     self->holding = holding;
     self->slot = slot;
+    self->stride = 1;
+    self->limit = -1;
     return self;
 }
 

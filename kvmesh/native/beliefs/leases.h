@@ -6,6 +6,7 @@
 #pragma once
 
 #include "beliefs/believed.h"
+#include "beliefs/prompt_slots.h"
 #include "table/table.h"
 
 #include <math.h>
@@ -16,7 +17,8 @@
 /* A run of blocks with one end. */
 typedef struct {
     double until;
-    uint32_t count;  /* of blocks; 0: the number is unused */
+    uint16_t count;  /* of blocks; 0: the number is unused */
+    uint16_t stands; /* each is one of so many blocks of a prompt */
     uint32_t serial; /* tells what a number stands for now from what it stood for before */
     union {
         uint64_t one; /* the only block */
@@ -47,6 +49,16 @@ typedef struct {
     Due *dues; /* by time, from `first_due` on */
     Py_ssize_t first_due, due_count, due_room;
     Blocks waiting; /* scratch */
+    double before;  /* until when the last block was believed that was extended last, -inf: none was */
+    /* What its answers taught, see learned.c: */
+    long long stands;         /* blocks of prompts that those believed stand for */
+    long long limit, told;    /* blocks that the engine seems to hold, -1: not known; that it says, 0 */
+    long long output;         /* blocks of long answers of late, which follow prompts there */
+    uint16_t stride;          /* what a block stands for behind the whole ones */
+    int learns;               /* its answers tell what was cached */
+    int goes_on;              /* whether prompts of late had the answer before them in them: from -4 to 4 */
+    Py_ssize_t slotted;       /* its place among those with slots, from 1; 0: it has none */
+    PromptSlots slots;
 } Leases;
 
 extern PyTypeObject leases_type;
@@ -65,6 +77,9 @@ static inline double leases_earliest(const Leases *self) {
  * will be put next. O(count / 64 + news). */
 Py_ssize_t leases_extend(Leases *self, const uint64_t *blocks, Py_ssize_t count, double until,
                          const Table *table, int *new_end);
+
+#define WHOLE_BLOCKS 128
+#define STRIDE 16 /* of a thinned prompt's blocks behind those each such one is kept */
 
 /* Append at most `most` blocks to `gone`, those that end first, and believe them no longer; fewer,
  * perhaps none, may come although more are believed. -1 with MemoryError set: `gone` has what went

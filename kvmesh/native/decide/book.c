@@ -91,6 +91,8 @@ static Placed *make_placed(const Request *request, const Question *question, Rec
     placed->late = 0;
     placed->sent_s = NAN;
     placed->unseen_s = 0.0;
+    placed->taught = NULL;
+    placed->before = -INFINITY;
     placed->inputs = Py_XNewRef(request->inputs);
     if (question->blocks) {
         placed->hashes = hash_all(request, question);
@@ -123,14 +125,17 @@ static int believe_sent(Decider *self, const Request *request, Placed *placed, D
         return confirmed < 0 ? -1 : 0;
     }
     demand->hashes = (PyObject *)placed->hashes;
+    placed->taught = confirmed ? NULL : (Hashed *)Py_NewRef(placed->hashes);
     /* What no event will confirm is believed from now on or not at all. */
     int late = request->approximate ? 0 : is_late(self, placed->record);
     placed->late = late > 0;
     if (late) {
         return late < 0 ? -1 : 0;
     }
-    return approx_record(self->believed[ROUTED], worker, placed->hashes->at, Py_SIZE(placed->hashes),
-                         request->now, ttl_s, confirmed ? 0.0 : (double)request->keep_s);
+    TRY(approx_record(self->believed[ROUTED], worker, placed->hashes->at, Py_SIZE(placed->hashes),
+                      request->now, ttl_s, confirmed ? 0.0 : (double)request->keep_s));
+    placed->before = self->believed[ROUTED]->before;
+    return 0;
 }
 
 Placed *book(Decider *self, const Request *request, const Question *question, Record *record) {
@@ -150,6 +155,9 @@ Placed *book(Decider *self, const Request *request, const Question *question, Re
         placed->booking = sequences_book(self->sequences, placed->request_id, record->worker,
                                          &demand, request->now);
         failed = placed->booking == NULL && PyErr_Occurred() != NULL;
+    }
+    if (placed->booking != NULL && placed->taught != NULL && !placed->late) {
+        placed->booking->taken = self->believed[ROUTED]->taken;
     }
     if (failed || report_health(self, placed, request->now) < 0 || keep_back(self, placed) < 0) {
         unbook(self, placed);

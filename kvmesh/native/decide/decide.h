@@ -133,6 +133,8 @@ typedef struct {
     char late;      /* not believed cached yet */
     char prefilled; /* another worker computed the prompt */
     char approximate; /* no event confirms its hashes */
+    Hashed *taught; /* those that its answer may teach of its worker's cache; NULL: events do */
+    double before;  /* `Approx.before` of its prompt */
     double sent_s;  /* when it was recorded, NAN: not yet */
     double unseen_s;
     PyObject *inputs; /* core.routing.choice.inputs.Inputs, NULL: none */
@@ -239,6 +241,7 @@ PyObject *decider_begin(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_grow(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_release(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_free(Decider *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *decider_learn(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_prefilled_s(Decider *self, PyObject *booking);
 PyObject *decider_decide(Decider *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *decider_choose(Decider *self, PyObject *const *args, Py_ssize_t nargs);

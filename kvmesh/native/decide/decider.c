@@ -170,6 +170,7 @@ METHODS(decider_methods,
     METHOD_FASTCALL("grow", decider_grow),
     METHOD_FASTCALL("release", decider_release),
     METHOD_FASTCALL("free", decider_free),
+    METHOD_FASTCALL("learn", decider_learn),
     METHOD_O("prefilled_s", decider_prefilled_s))
 
 PyTypeObject decider_type = {
@@ -178,9 +179,10 @@ PyTypeObject decider_type = {
     .tp_members = decider_members, .tp_methods = decider_methods,
 };
 
-DEALLOC(Placed, placed, record, booking, request_id, model, hashes, inputs)
+DEALLOC(Placed, placed, record, booking, request_id, model, hashes, taught, inputs)
 
 GETTER(Placed, placed_families, forecast_families(&self->forecast))
+GETTER(Placed, placed_teaches, PyBool_FromLong(self->taught != NULL))
 
 MEMBERS(placed_members,
     FIELDS(Placed, T_OBJECT, READONLY, record, booking, request_id, model, hashes, inputs)
@@ -190,7 +192,8 @@ MEMBERS(placed_members,
     FIELDS(Placed, T_DOUBLE, READONLY, unseen_s, sent_s))
 
 GETTERS(placed_getters,
-    {"families", (getter)placed_families, NULL, "Of the prompt, the widest first.", NULL})
+    {"families", (getter)placed_families, NULL, "Of the prompt, the widest first.", NULL},
+    {"teaches", (getter)placed_teaches, NULL, "Whether no events tell what its worker caches.", NULL})
 
 PyTypeObject placed_type = {
     INNER_TYPE("Placed", Placed, placed),

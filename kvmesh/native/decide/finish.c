@@ -21,6 +21,10 @@ static int believe_served(Decider *self, const Booking *booking, PyObject *expec
     if (confirmed) {
         return confirmed < 0 ? -1 : 0;
     }
+    int slots = approx_has_slots(self->believed[ROUTED], worker);
+    if (slots) { /* prompts that were sent since then come after it */
+        return slots < 0 ? -1 : 0;
+    }
     const Hashed *hashes = (const Hashed *)expected;
     return approx_record(self->believed[ROUTED], worker, hashes->at, Py_SIZE(hashes), now,
                          self->approx_ttl_s, booking->keep_s);
@@ -138,6 +142,8 @@ static int release(Decider *self, Booking *booking, int served, double now) {
     if (live < 1) {
         return live;
     }
+    TRY_IF(booking->taken && self->believed[ROUTED] != NULL,
+           approx_leave(self->believed[ROUTED], booking->worker, booking->taken, now));
     TRY_IF(served, believe_served(self, booking, booking->hashes, now));
     if (PyDict_GET_SIZE(self->late_waiting)) {
         PyObject *ended = PyObject_CallMethod(self->late, "end", "Odi", booking, now, served);

@@ -155,12 +155,32 @@ static int cut_indexed(Decider *self, const Question *question, const View *view
     return self->cut.count ? withhold(self, view, distrust, self->block_size) : 0;
 }
 
+/* Note what engines have of the prompt in the slot that they would take for it. */
+static void expect_slots(const Decider *self, Question *question, const Approx *believed,
+                         const Slots *slots) {
+    for (Py_ssize_t i = 0; i < believed->slotted_count; i++) {
+        const Leases *leases = believed->slotted[i];
+        WorkerState *state = leases->slot < slots->count ? slots->states[leases->slot] : NULL;
+        if (state == NULL || state->routed_in != question->asked.question ||
+            state->overlap != state->routed) {
+            continue;
+        }
+        state->overlap = state->routed = approx_expect(believed, leases, question->hashes,
+                                                       question->blocks, self->block_size);
+        if (state->overlap > question->deepest) {
+            question->deepest = (Py_ssize_t)state->overlap;
+        }
+    }
+}
+
 /* Note how much of the prompt is believed cached at whom; -1 with an error set. */
 static int find_believed(Decider *self, Question *question, Approx *believed, const Slots *slots,
                          double now) {
     TRY_IF(believed->next_end <= now, approx_expire(believed, now, EXPIRED_AT_ONCE));
     TRY(approx_find(believed, question->hashes, question->blocks, &self->believed_drops));
-    return note_drops(self, question, &self->believed_drops, slots, 1, 0);
+    TRY(note_drops(self, question, &self->believed_drops, slots, 1, 0));
+    expect_slots(self, question, believed, slots);
+    return 0;
 }
 
 int find_overlaps(Decider *self, Question *question, const Cohort *cohort, double now) {

@@ -27,6 +27,7 @@ struct Booking {
     long long prompt_tokens, uncached_tokens, service_tokens, output_tokens;
     long long private_blocks, expected_blocks, foreseen_blocks;
     double booked_s, renewed_s, output_s, service_s;
+    uint64_t taken; /* its number at a worker with slots, 0: it took none */
     uint8_t streams, prefilling, turn, place;
     uint16_t keep_s; /* for how long its client wishes its prompt kept */
     uint64_t keys[];

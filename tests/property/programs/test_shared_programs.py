@@ -27,6 +27,10 @@ class Fleet:
         del now
         return WORKERS
 
+    def contexts(self, worker: WorkerId) -> int:
+        del worker
+        return 0
+
     def capacity_tokens(self, worker: WorkerId) -> int:
         del worker
         return CAPACITY

@@ -17,6 +17,8 @@ def test_what_no_engine_can_mean_is_not_passed_on(reported: float, share: float)
 
     assert (report.prefix_hit_rate, report.total_slots) == (share, 0)
     assert WorkerLoad(total_slots=256).report().total_slots == 256
+    report = WorkerLoad(prompt_slots=4, slot_tokens=-1).report()
+    assert (report.prompt_slots, report.slot_tokens) == (4, 0)
 
 
 def test_the_share_of_cached_tokens_is_told_or_made_of_two_counts() -> None:

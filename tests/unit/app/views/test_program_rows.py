@@ -26,6 +26,10 @@ class OneWorker:
         del now
         return (W0,)
 
+    def contexts(self, worker: WorkerId) -> int:
+        del worker
+        return 0
+
     def capacity_tokens(self, worker: WorkerId) -> int:
         return 100_000 if worker == W0 else 0
 

@@ -27,8 +27,8 @@ def test_what_no_kind_is_called_is_served_as_unknown() -> None:
     assert decoder_of("") is decode_engine_batch
 
 
-def test_an_unknown_kind_is_asked_nothing() -> None:
-    assert list(UNKNOWN.recognise("h")) == list(UNKNOWN.identify()) == []
+def test_an_unknown_kind_is_asked_for_slots_alone() -> None:
+    assert (list(UNKNOWN.recognise("h")), list(UNKNOWN.identify())) == (["/props"], [])
 
 
 @pytest.mark.parametrize("kind", ["", *ENGINES])

@@ -131,3 +131,15 @@ def test_no_more_of_a_prompt_is_cached_than_it_has() -> None:
 
     assert found is not None
     assert (found.prompt_tokens, found.cached_tokens) == (5, 5)
+
+
+def test_timings_stand_for_usage_that_a_client_did_not_ask_for() -> None:
+    timings = b'"timings":{"cache_n":30,"prompt_n":12,"prompt_ms":1.5,"predicted_n":7}'
+    end = b'{"choices":[{"index":0,"text":"","finish_reason":"stop"}],%b}' % timings
+
+    assert find_usage(end) == Usage(42, 7, 30, stop="end")
+    scanner = scan(TOKEN, b"data: %b\n\n" % end, b"data: [DONE]\n\n")
+    assert scanner.usage == Usage(42, 7, 30, stop="end")
+    assert find_usage(b'{"usage":{"prompt_tokens":9},%b}' % timings) == Usage(9)
+    assert find_usage(b'{"timings":{"cache_n":30}}') is None
+    assert find_usage(b'{"timings":{"prompt_n":30}}') is None

@@ -18,10 +18,14 @@ class SmallFleet:
         self.per_token_ms = 100.0
         self.seen = True
         self.active: dict[WorkerId, int] = {}
+        self.slots: dict[WorkerId, int] = {}
 
     def workers(self, now: float) -> Collection[WorkerId]:
         del now
         return tuple(self.tokens)
+
+    def contexts(self, worker: WorkerId) -> int:
+        return self.slots.get(worker, 0)
 
     def capacity_tokens(self, worker: WorkerId) -> int:
         return self.tokens.get(worker, 0)

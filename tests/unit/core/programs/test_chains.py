@@ -193,3 +193,16 @@ def test_short_prompts_are_nobodys() -> None:
     assert known.find(prompt((0, 3)), "", 0.0) is None
     assert known.learn(prompt(), "", 0.0) is None
     assert len(known) == 0
+
+
+def test_shorter_prompts_are_looked_at_where_engines_keep_few_contexts() -> None:
+    known = chains(slot_tokens=2 * SIZE)
+    known.learn(prompt((0, 2)), "", 0.0)
+    assert len(known) == 0
+
+    known.look_at(slots=True)
+    known.learn(prompt((0, 2)), "", 0.0)
+    assert known.learn(prompt((0, 3)), "", 0.0) is not None
+
+    known.look_at(slots=False)
+    assert known.find(prompt((0, 3)), "", 0.0) is None

@@ -453,3 +453,18 @@ def test_when_turns_are_switched_off_all_that_wait_go() -> None:
     governor.change(GovernorOptions(turns=False))
 
     assert [name for name, _ in governor.release(1.5)] == ["b/1"]
+
+
+def test_small_contexts_wait_too_where_an_engine_keeps_few_of_them() -> None:
+    fleet = SmallFleet(w1=100_000)
+    fleet.slots[W1] = 1
+    governor = make_governor(fleet)
+    old, young = make_turn("a", 500, final=True), make_turn("b", 500)
+    assert governor.passes(old.agent, 500, 0.0)
+    assert governor.ask(old, 0.0) is not None
+    governor.chosen(old, W1, 0.0)
+
+    assert not governor.passes(young.agent, 500, 2.0)
+    assert governor.ask(young, 2.0) is None
+    governor.ended(old, make_end(), 3.0)
+    assert [name for name, _ in governor.release(3.0)] == ["b/1"]

@@ -24,6 +24,10 @@ class TwoWorkers:
         del now
         return (W0, W1)
 
+    def contexts(self, worker: WorkerId) -> int:
+        del worker
+        return 0
+
     def capacity_tokens(self, worker: WorkerId) -> int:
         del worker
         return 100_000

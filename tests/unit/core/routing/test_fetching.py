@@ -73,7 +73,7 @@ def test_a_prefix_is_fetched_from_a_busy_worker_rather_than_computed_or_waited_f
     assert decision.chosen.uncached_tokens == 4 * 16 + 96 * 16 // 2
     assert (decision.chosen.fetch_from, decision.chosen.fetch_ms) == (A, brought.ms)
     view = view_decision(decision, router="r", bucket="b")
-    assert view.why.endswith(f"fetches {96 * 16} tokens from a")
+    assert view.why.endswith("fetches 1,536 tokens from a")
     assert fleet.scheduler.fetches.tokens[PEER] == 96 * 16
 
 
