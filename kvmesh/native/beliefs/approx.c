@@ -385,6 +385,23 @@ long long approx_blocks(const Approx *self, PyObject *worker) {
     return ((Leases *)leases)->holding->blocks;
 }
 
+int approx_set_slotted(Approx *self, Leases *leases, int slotted) {
+    if (slotted == (leases->slotted > 0)) {
+        return 0;
+    }
+    if (slotted) {
+        TRY(RAW_GROW(self->slotted, self->slotted_count, self->slotted_room, 4));
+        self->slotted[self->slotted_count] = leases;
+        leases->slotted = ++self->slotted_count;
+        return 0;
+    }
+    Leases *last = self->slotted[--self->slotted_count];
+    self->slotted[leases->slotted - 1] = last;
+    last->slotted = leases->slotted;
+    leases->slotted = 0;
+    return 0;
+}
+
 int approx_remove(Approx *self, PyObject *worker) {
     Leases *leases = approx_leases(self, worker);
     if (leases == NULL) {

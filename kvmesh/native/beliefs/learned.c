@@ -139,23 +139,6 @@ int approx_learn(Approx *self, PyObject *worker, const Lesson *lesson) {
     return failed;
 }
 
-int approx_set_slotted(Approx *self, Leases *leases, int slotted) {
-    if (slotted == (leases->slotted > 0)) {
-        return 0;
-    }
-    if (slotted) {
-        TRY(RAW_GROW(self->slotted, self->slotted_count, self->slotted_room, 4));
-        self->slotted[self->slotted_count] = leases;
-        leases->slotted = ++self->slotted_count;
-        return 0;
-    }
-    Leases *last = self->slotted[--self->slotted_count];
-    self->slotted[leases->slotted - 1] = last;
-    last->slotted = leases->slotted;
-    leases->slotted = 0;
-    return 0;
-}
-
 Py_ssize_t approx_expect(const Approx *self, const Leases *leases, const uint64_t *hashes,
                          Py_ssize_t count, long long block_size) {
     int whole = approx_keeps_all(self->keeps, count);

@@ -462,6 +462,14 @@ PyObject *decider_decide(Decider *self, ARGUMENTS) {
     return placed;
 }
 
+/* Read the seed of a prompt's first block, by which it is hashed in blocks of other sizes. */
+static int read_root(PyObject *hashes, Question *question) {
+    PyObject *root = PyObject_GetAttr(hashes, interned.root);
+    question->root = root == NULL ? 0 : PyLong_AsUnsignedLongLong(root);
+    Py_XDECREF(root);
+    return no_error();
+}
+
 /* Read what is to be chosen for; -1 with an error set. */
 static int read_choice(Decider *self, PyObject *const *args, Request *request, Question *question) {
     REFUSE(!PyBytes_Check(args[0]) || !PyTuple_CheckExact(args[6]) || !PyTuple_CheckExact(args[7])
@@ -497,14 +505,9 @@ static int read_choice(Decider *self, PyObject *const *args, Request *request, Q
         (args[3] != Py_None && PyObject_GetBuffer(args[3], &request->packed, PyBUF_SIMPLE) < 0)) {
         return -1;
     }
-    if (self->other_count && request->packed.buf != NULL) {
-        PyObject *root = PyObject_GetAttr(args[1], interned.root);
-        question->root = root == NULL ? 0 : PyLong_AsUnsignedLongLong(root);
-        Py_XDECREF(root);
-        if (PyErr_Occurred()) {
-            PyBuffer_Release(&request->packed);
-            return -1;
-        }
+    if (self->other_count && request->packed.buf != NULL && read_root(args[1], question) < 0) {
+        PyBuffer_Release(&request->packed);
+        return -1;
     }
     request->hashed = Py_NewRef(args[1]);
     question->ids = request->packed.buf;
