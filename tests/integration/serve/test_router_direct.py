@@ -230,10 +230,17 @@ async def test_events_that_stop_make_it_approximate() -> None:
         assert await trust_metric(client) == "approx"
 
 
-async def test_blocks_of_another_size_than_given_are_an_alarm_with_the_remedy() -> None:
+async def test_blocks_of_another_size_than_given_are_found() -> None:
     wanted = msgspec.structs.replace(options(), block_size=32)
     async with engine(wanted) as one, routed(one.url, kv_cache_block_size=16) as client:
-        await until_warned(client, "--kv-cache-block-size 32")
+        await until_warned(client, "")
+        await post(client, PREFIX)
+        await _events_arrive(client, one)
+        await seen(client, "/v1/status", lambda status: status["block_sizes"] == [16, 32])
+        answer = await post(client, PREFIX)
+
+    assert answer.headers["x-kvmesh-trust"] == "exact"
+    assert cached(answer)[0] == cached(answer)[1] > 50
 
 
 async def test_without_a_size_given_the_engines_is_taken_and_another_after_its_restart() -> None:

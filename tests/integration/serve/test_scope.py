@@ -15,6 +15,7 @@ from kvmesh.app.router.command import RouterServer
 from kvmesh.app.serve.admission import AdmissionGate
 from kvmesh.app.serve.disaggregated import DisaggregatedRequest
 from kvmesh.app.serve.gateway import Gateway
+from kvmesh.app.serve.going_home import GoingHome
 from kvmesh.app.serve.prefill import Prefill
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.serve.routed import RoutedRequest
@@ -64,7 +65,7 @@ GENERAL = {"content-encoding": "identity"}
 BEGUN: Points = [
     (Reader, "read"),
     (Reader, "make"),
-    (Gateway, "_go_on"),
+    (GoingHome, "begin"),
     (RoutedRequest, "__init__"),
     (Forward, "begin"),
 ]
