@@ -17,10 +17,10 @@ async def test_eight_sessions_on_four_slots_reuse_most_of_what_fits(
     # Those without a name are known from their second turn on.
     load = Load(turns=6 if named else 10, named=named)
     # On a busy machine turns come in another order than that of their engines' time.
-    for _ in range(3):
-        outcome = await measure(load, engines, 4 // engines, 0.2)
-        if outcome.fits >= 0.5:
-            break
+    outcome = await measure(load, engines, 4 // engines, 0.2)
+    for _ in range(2):
+        if outcome.fits < 0.5:
+            outcome = await measure(load, engines, 4 // engines, 0.2)
 
     assert outcome.fits >= 0.5, "the goal, in the best of three; .8 and more on a quiet machine"
     assert outcome.within >= 0.85
