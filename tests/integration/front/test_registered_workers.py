@@ -1,6 +1,7 @@
 """Engines that come and go by POST and DELETE /workers, as RL frameworks register them."""
 
 import httpx
+import msgspec
 import pytest
 
 from kvmesh.app.front.front import url_guard
@@ -101,7 +102,9 @@ async def test_one_is_removed_by_its_url_and_may_come_back() -> None:
 
 @pytest.mark.parametrize("by", ["?url={url}", "/two", "/two-dp1"])
 async def test_an_engine_of_several_ranks_is_removed_with_all_of_them(by: str) -> None:
-    ranks = mocker_options(16, 64, data_parallel_size=2)
+    ranks = msgspec.structs.replace(
+        mocker_options(16, 64, data_parallel_size=2), kv_events_port=0, replay_port=0
+    )
     async with (
         engine(mocker_options(16, 64)) as first,
         engine(ranks) as second,

@@ -7,6 +7,7 @@ from kvmesh.bounds import MAX_CHOICES, MAX_PRIORITY, MAX_TOKENS
 from kvmesh.core.chat.inference import (
     InferenceRequest,
     decode_request,
+    extra_key_of,
     field_of,
     read_chat,
 )
@@ -53,3 +54,14 @@ def test_choices_and_urgency_are_within_bounds() -> None:
 )
 def test_a_raw_field_is_what_it_holds(raw: object, wanted: object) -> None:
     assert field_of(raw) == wanted
+
+
+@pytest.mark.parametrize(
+    ("said", "key"),
+    [("null", ""), ('"a"', "a"), ('["b", "c"]', "b"), ("[]", ""), ("7", ""), ('{"a": 1}', "")],
+)
+def test_an_extra_key_is_a_text_or_the_first_of_a_list(said: str, key: str) -> None:
+    parsed = decode_request(b'{"prompt": "x", "extra_key": %b}' % said.encode())
+
+    assert parsed is not None
+    assert extra_key_of(parsed) == key

@@ -8,7 +8,13 @@ from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.members.worker_info import BusyThresholds
 from kvmesh.core.routing.decision import Decision, RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.core.routing.sessions import Affinity, SessionOptions, Sessions, session_key
+from kvmesh.core.routing.sessions import (
+    Affinity,
+    SessionOptions,
+    Sessions,
+    affinity_of,
+    session_key,
+)
 from kvmesh.errors import NoWorkerError
 from tests.unit.core.routing.scheduling import W1, W2, W3, decide, make_scheduler
 
@@ -177,3 +183,11 @@ def test_a_hard_session_waits_for_a_busy_worker_a_soft_one_moves() -> None:
             assert caught.value.busy
         else:
             assert take(scheduler, "r2").worker != home
+
+
+def test_equal_cache_keys_of_two_tenants_are_two() -> None:
+    keys = [affinity_of(key, tenant) for key in ("a", "b", "\ud800") for tenant in ("", "t")]
+
+    assert len({*keys}) == len(keys)
+    assert all(0 < key < 1 << 64 for key in keys)
+    assert affinity_of("a", "t") == affinity_of("a", "t")
