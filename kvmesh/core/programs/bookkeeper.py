@@ -164,7 +164,8 @@ class Bookkeeper:
             if prompt >= agent.prompt_tokens:
                 lost = lost if lost > SPARED * agent.prompt_tokens else 0
                 self.lost_tokens += lost
-                self._note_lost(agent, lost)
+                if lost or self.lost_share:
+                    self._note_lost(agent, lost)
         agent.prompt_worker, agent.prompt_tokens = worker, prompt
         tokens, served = prompt + output, agent.served_tokens + end.computed_tokens + output
         written = self._written.get(worker, 0) + end.computed_tokens + output

@@ -16,7 +16,7 @@ from kvmesh.core.admission.queue import (
 )
 from kvmesh.core.cost.targets import Targets
 from kvmesh.core.members.loads import MOST_TOKENS
-from kvmesh.core.programs.governor import Governor
+from kvmesh.core.programs.governor import ANYWHERE, Governor
 from kvmesh.core.programs.turn import Grant
 from kvmesh.core.programs.waiting import expected_wait_s
 from kvmesh.core.routing.choice.held import HELD_SHARE, HeldRequest, HeldTargets
@@ -222,8 +222,7 @@ class LateBinding:
             return verdicts
         for request_id, grant in self.governor.release(now):
             request = self.governed.pop(request_id)
-            asked = self._granted(request, grant)
-            verdict = self.attempt(asked, now, weigh_all, bounded=False)
+            verdict = self.attempt(self._granted(request, grant), now, weigh_all, bounded=False)
             if isinstance(verdict, NoWorkerError) and grant.workers is not None:
                 verdict = self.attempt(request, now, weigh_all, bounded=False)
             assert verdict is not None, "without a bound it is decided"
@@ -288,6 +287,8 @@ class LateBinding:
 
     def _granted(self, request: RouteRequest, grant: Grant) -> RouteRequest:
         """Return a request that goes only where its turn may be taken, at the grant's price."""
+        if grant == ANYWHERE:
+            return request
         among = request.allowed_workers if grant.workers is None else grant.workers
         weight = self._scheduler.courses.raised(request, grant.prefill_weight)
         return msgspec.structs.replace(request, allowed_workers=among, overlap_score_weight=weight)

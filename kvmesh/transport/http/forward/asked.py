@@ -4,7 +4,7 @@ An upstream that rejects a field that it does not know is asked again without it
 request that it gets from then on.
 """
 
-from typing import Final, Protocol
+from typing import Final
 
 from kvmesh._native import EventStream, ask_usage
 from kvmesh.core.chat.stream_form import with_ids
@@ -45,21 +45,32 @@ class Takers:
         return True
 
 
-class Asked(Protocol):
-    """A field that is asked for in one request."""
+class AskedField:
+    """A field that is asked for in the attempts of one request, of upstreams that are `takers`."""
+
+    __slots__ = ("_asked", "_doubted", "_takers")
+
+    def __init__(self, takers: Takers) -> None:
+        self._takers = takers
+        self._asked = False
+        self._doubted = ""
 
     def doubt(self, origin: str) -> bool:
         """Leave it out from now on, if nobody knows whether this upstream takes it; False: it was
         not asked for, or the upstream has taken it before.
         """
-        ...
+        doubted = self._asked and self._takers.doubt(origin)
+        if doubted:
+            self._doubted = origin
+        return doubted
 
     def absolve(self, origin: str) -> None:
         """Forget that it was doubted: the upstream rejects the request without it, too."""
-        ...
+        if self._doubted == origin:
+            self._takers.refuses.discard(origin)
 
 
-def is_unread(status: int, origin: str, *fields: Asked | None) -> bool:
+def is_unread(status: int, origin: str, *fields: AskedField | None) -> bool:
     """Return whether an upstream may have rejected a request for one of the `fields` that it was
     asked for: then it is asked again without the first that may be it.
     """
@@ -73,17 +84,12 @@ def is_unread(status: int, origin: str, *fields: Asked | None) -> bool:
     return False
 
 
-class AskedUsage:
+class AskedUsage(AskedField):
     """The usage of one stream, asked for where its client does not ask: then the event that reports
     it does not pass.
     """
 
-    __slots__ = ("_asked", "_doubted", "_takers")
-
-    def __init__(self, takers: Takers) -> None:
-        self._takers = takers
-        self._asked = False
-        self._doubted = ""
+    __slots__ = ()
 
     def sent(self, body: bytes, origin: str, *, ids: bool) -> bytes:
         """Return the body of the next attempt; with `ids` it asks for token ids, too."""
@@ -99,15 +105,3 @@ class AskedUsage:
             stream.hides_usage = True
             if origin not in self._takers.gives:
                 self._takers.gave(origin)
-
-    def doubt(self, origin: str) -> bool:
-        """As `Asked` says."""
-        doubted = self._asked and self._takers.doubt(origin)
-        if doubted:
-            self._doubted = origin
-        return doubted
-
-    def absolve(self, origin: str) -> None:
-        """As `Asked` says."""
-        if self._doubted == origin:
-            self._takers.refuses.discard(origin)

@@ -24,7 +24,7 @@ from kvmesh.core.chat.stream_form import (
 )
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.members.poison_guard import key_of
-from kvmesh.transport.http.forward.asked import Takers
+from kvmesh.transport.http.forward.asked import AskedField, Takers
 from kvmesh.transport.http.server.incoming import Incoming
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.messages import UpstreamFailure
@@ -141,13 +141,13 @@ class StreamKeep:
         return charge
 
 
-class Resumption:
-    """One stream, from its request to its end. `going`: how what its client has goes on, None while
-    all of it comes from one upstream.
+class Resumption(AskedField):
+    """One stream, from its request to its end; token ids are asked for. `going`: how what its
+    client has goes on, None while all of it comes from one upstream.
     """
 
     __slots__ = (
-        "_asked", "_charge", "_doubted", "_ids", "_keep", "_key",
+        "_charge", "_ids", "_keep", "_key",
         "_kind", "_opening", "_stream", "body", "continued", "form", "going", "marking",
         "thick",
     )  # fmt: skip
@@ -155,14 +155,16 @@ class Resumption:
     def __init__(
         self, keep: StreamKeep, form: StreamForm, kind: str, body: bytes, charge: int
     ) -> None:
+        # As `AskedField` begins, without a call more for each stream.
+        self._takers = keep.ids
+        self._asked = False
+        self._doubted = ""
         self._keep = keep
         self.form = form
         self._kind = kind
         self.body = body
         self._charge = charge
         self._ids = b'"return_token_ids"' in body and asks_ids(body)
-        self._asked = False
-        self._doubted = ""
         self._key = b""
         self._opening: bytes | None = None
         self.going: Continuation | None = None
@@ -221,7 +223,7 @@ class Resumption:
         """Return path and body of the next attempt in place of those that it would have, and
         whether the body is to ask for ids besides. `gives_ids`: its upstream tells token ids.
         """
-        going, refuses = self.going, self._keep.ids.refuses
+        going, refuses = self.going, self._takers.refuses
         if going is not None and going.body is not None:
             self._asked = origin not in refuses
             return going.path, going.body if self._asked else without_ids(going.body), False
@@ -235,23 +237,11 @@ class Resumption:
             stream.keep(2 * len(self.body) + _IDS_BYTES, not self._ids, self.marking)
             self._stream = stream
 
-    def doubt(self, origin: str) -> bool:
-        """Ask for ids no more, as `asked.Asked` says."""
-        doubted = self._asked and self._keep.ids.doubt(origin)
-        if doubted:
-            self._doubted = origin
-        return doubted
-
-    def absolve(self, origin: str) -> None:
-        """As `asked.Asked` says."""
-        if self._doubted == origin:
-            self._keep.ids.refuses.discard(origin)
-
     def opened(self, events: bytes, origin: str) -> None:
         """Take what the client is passed first, and who answered."""
         if self._opening is None:
-            if self._asked:
-                self._keep.ids.gave(origin)
+            if self._asked and origin not in self._takers.gives:
+                self._takers.gave(origin)
             # Behind what a router told while the request waited.
             begin = events.find(b"\n" + _DATA) + 1 if events.startswith(b":") else 0
             first = events[begin:].partition(_BLANK)[0]
