@@ -236,15 +236,7 @@ class Registry:
         stranger = options.secret_mark not in (None, beat.secret_mark)
         if stranger or not options.kv_events or beat.worker in silent:
             trust = Trust.APPROX
-        labels, taints = frozenset(beat.labels), frozenset(beat.taints)
-        late = engine_of(beat.engine_kind).caches_late
-        blocks = beat.load.report().total_blocks
-        info = WorkerInfo(
-            *(beat.models, blocks, trust, labels, taints),
-            caches_late=late,
-            block_size=beat.block_size,
-        )
-        self.workers.describe(beat.worker, info)
+        self.workers.describe(beat.worker, info_of(beat, trust))
 
     def _on_router(self, beat: RouterHeartbeat, now: float) -> Iterable[Effect]:
         self.link_health.note_alive(now)
@@ -360,3 +352,16 @@ def _log(what: str, change: Change | None) -> tuple[Effect, ...]:
     kind = change.kind
     fields: Fields = {"member": change.member, "change": kind.value, "epoch": change.epoch}
     return (Log("warning" if kind is ChangeKind.LEFT else "info", f"{what} changed", fields),)
+
+
+def info_of(beat: WorkerHeartbeat, trust: Trust = Trust.EXACT) -> WorkerInfo:
+    """Return what a heartbeat says of its worker, whose events may be believed so far."""
+    return WorkerInfo(
+        models=beat.models,
+        total_blocks=beat.load.report().total_blocks,
+        trust=trust,
+        labels=frozenset(beat.labels),
+        taints=frozenset(beat.taints),
+        caches_late=engine_of(beat.engine_kind).caches_late,
+        block_size=beat.block_size,
+    )

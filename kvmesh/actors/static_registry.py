@@ -14,8 +14,8 @@ from kvmesh.actors.messages import (
     WorkerHeartbeat,
     WorkerSeen,
 )
+from kvmesh.actors.registry import info_of
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.engines.registry import engine_of
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.worker_info import LoadReport, Trust, WorkerInfo
 from kvmesh.core.routing.registry import WorkerRegistry
@@ -75,19 +75,10 @@ class StaticRegistry:
                 return ()
 
     def _on_answer(self, beat: WorkerHeartbeat, now: float) -> Iterable[Effect]:
-        worker, load = beat.worker, beat.load
+        worker = beat.worker
         self._workers.membership.observe(worker, beat.epoch, now, ready=True)
-        labels, taints = frozenset(beat.labels), frozenset(beat.taints)
-        late = engine_of(beat.engine_kind).caches_late
-        info = WorkerInfo(
-            *(beat.models, load.total_blocks),
-            labels=labels,
-            taints=taints,
-            caches_late=late,
-            block_size=beat.block_size,
-        )
-        self._describe(worker, info, events=beat.events)
-        report = load.report()
+        self._describe(worker, info_of(beat), events=beat.events)
+        report = beat.load.report()
         if report != LoadReport():
             self._workers.report(worker, report)
         seen = Send(self._router, WorkerSeen(beat))

@@ -175,3 +175,11 @@ static inline uint64_t xxh3_64(const void *data, size_t size, uint64_t seed) {
     }
     return size <= 240 ? xxh3_middle(at, size, seed) : xxh3_long(at, size, seed);
 }
+
+/* Hash the blocks of `width` bytes that follow each other at `at`, each with the hash before it as seed. */
+static inline void xxh3_chain(uint64_t *hashes, const uint8_t *at, Py_ssize_t blocks, size_t width,
+                              uint64_t seed) {
+    for (Py_ssize_t i = 0; i < blocks; i++, at += width) {
+        hashes[i] = seed = xxh3_64(at, width, seed);
+    }
+}

@@ -35,8 +35,9 @@ typedef struct {
  * other slot has are appended to `gone`. -1 with MemoryError set. O(slots x log(blocks)). */
 int slots_resize(PromptSlots *self, uint32_t count, Blocks *gone);
 
-/* Put a prompt's blocks into the slot that the engine takes for it, as request number `self->taken`; what only was in that slot before
- * is appended to `gone`: its first such block, which all others follow. As above, and O(blocks). */
+/* Put a prompt's blocks into the slot that the engine takes for it, as request number `self->taken`; what
+ * only was in that slot before is appended to `gone`: its first such block, which all others follow. As
+ * above, and O(blocks). */
 int slots_take(PromptSlots *self, const uint64_t *blocks, Py_ssize_t count, double now, Blocks *gone);
 
 /* Take that a request of that number is over; it may have lost its slot before. */

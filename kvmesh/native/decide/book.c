@@ -216,13 +216,6 @@ static int read_route(PyObject *from, Request *request) {
     return read_attribute(from, interned.prefilled, 'p', &request->prefilled);
 }
 
-static int read_affinity(PyObject *from, uint64_t *affinity) {
-    PyObject *given = PyObject_GetAttr(from, interned.affinity);
-    *affinity = given == NULL ? 0 : PyLong_AsUnsignedLongLong(given);
-    Py_XDECREF(given);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 /* book(record, request, packed hashes, course, inputs, now) -> Placed: what `choose` chose, not recorded */
 PyObject *decider_book(Decider *self, ARGUMENTS) {
     REFUSE_OR_NULL(nargs != 6, PyExc_TypeError, "book takes 6 arguments, not %zd", nargs);
@@ -244,7 +237,7 @@ PyObject *decider_book(Decider *self, ARGUMENTS) {
     question.blocks = packed.len / (Py_ssize_t)sizeof *question.hashes;
     Placed *placed = NULL;
     if (read_route(args[1], &request) == 0 && record->worker != NULL &&
-        read_affinity(args[1], &question.affinity) == 0) {
+        read_attribute(args[1], interned.affinity, 'K', &question.affinity) == 0) {
         lengths_forecast(self->lengths, question.hashes, question.blocks, &request.forecast);
         self->busy = 1;
         self->by = (const Course *)args[3];

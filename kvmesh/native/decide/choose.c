@@ -47,8 +47,7 @@ static long long most_of(const Question *asked, const Py_ssize_t *ties, Py_ssize
 
 /* Return which of some ties, among those with `most`, a request's key (`seed`, 0 for none) or else the
  * first block beyond that belongs to, whatever other workers there are; -1 where there is neither, -2 with
- * an error set. Highest random weight: workers
- * that come or go move only the blocks that are theirs.
+ * an error set. Highest random weight: workers that come or go move only the blocks that are theirs.
  * Source: D. Thaler and C. Ravishankar, "Using name-based mappings to increase hit rates", 1998.
  */
 static Py_ssize_t find_home(const Question *asked, const Py_ssize_t *ties, Py_ssize_t count,
@@ -78,10 +77,10 @@ static Py_ssize_t find_home(const Question *asked, const Py_ssize_t *ties, Py_ss
 }
 
 /* Return which of some ties to take: one that holds most of the prompt, and of those the home of the
- * request's key (`seed`), or else of the first block that they lack. So replicas that do not know of each other's latest choices send the same new
- * prefix to the same worker, and a hot one, whose holders are overloaded, to the same next: homes follow
- * each other in rendezvous order. Formulas without a margin draw, as they are published. -1 with an error
- * set.
+ * request's key (`seed`), or else of the first block that they lack. So replicas that do not know of each
+ * other's latest choices send the same new prefix to the same worker, and a hot one, whose holders are
+ * overloaded, to the same next: homes follow each other in rendezvous order. Formulas without a margin
+ * draw, as they are published. -1 with an error set.
  */
 static Py_ssize_t settle_tie(Decider *self, const Question *asked, Py_ssize_t *ties,
                              Py_ssize_t count, uint64_t seed) {
@@ -119,9 +118,10 @@ static Py_ssize_t keep_cheapest(const Decider *self, Py_ssize_t *ties, Py_ssize_
 }
 
 /* Return which of some ties to take. What hardly begins like anything cached goes to the idle worker whose
- * prefill has rested longest, unless its key has a home: else whoever served the first prompt, and so holds the beginning that all
- * have in common, would get every other one, and the rest of an idle fleet none. Where none is idle it goes
- * to the cheapest: a home is of no use to it, and what is learned of speeds differs less than loads do.
+ * prefill has rested longest, unless its key has a home: else whoever served the first prompt, and so holds
+ * the beginning that all have in common, would get every other one, and the rest of an idle fleet none.
+ * Where none is idle it goes to the cheapest: a home is of no use to it, and what is learned of speeds
+ * differs less than loads do.
  */
 static Py_ssize_t settle(Decider *self, const Question *asked, Py_ssize_t *ties,
                          Py_ssize_t count) {

@@ -60,9 +60,8 @@ static int hash_prompt(Decider *self, Request *request, const AskedPrompt *promp
     /* Engines compute a prompt's last token always: a block that ends with it is never reused. */
     Py_ssize_t size = (Py_ssize_t)self->block_size, blocks = count > 0 ? (count - 1) / size : 0;
     int failed = make_hash_room(self, blocks) < 0;
-    uint64_t seed = prompt->root;
-    for (Py_ssize_t i = 0; !failed && i < blocks; i++) {
-        self->hashes[i] = seed = xxh3_64(ids + i * size, (size_t)size * sizeof *ids, seed);
+    if (!failed) {
+        xxh3_chain(self->hashes, (const uint8_t *)ids, blocks, (size_t)size * sizeof *ids, prompt->root);
     }
     request->prompt_tokens = count;
     question->blocks = blocks;
@@ -462,14 +461,6 @@ PyObject *decider_decide(Decider *self, ARGUMENTS) {
     return placed;
 }
 
-/* Read the seed of a prompt's first block, by which it is hashed in blocks of other sizes. */
-static int read_root(PyObject *hashes, Question *question) {
-    PyObject *root = PyObject_GetAttr(hashes, interned.root);
-    question->root = root == NULL ? 0 : PyLong_AsUnsignedLongLong(root);
-    Py_XDECREF(root);
-    return no_error();
-}
-
 /* Read what is to be chosen for; -1 with an error set. */
 static int read_choice(Decider *self, PyObject *const *args, Request *request, Question *question) {
     REFUSE(!PyBytes_Check(args[0]) || !PyTuple_CheckExact(args[6]) || !PyTuple_CheckExact(args[7])
@@ -505,7 +496,8 @@ static int read_choice(Decider *self, PyObject *const *args, Request *request, Q
         (args[3] != Py_None && PyObject_GetBuffer(args[3], &request->packed, PyBUF_SIMPLE) < 0)) {
         return -1;
     }
-    if (self->other_count && request->packed.buf != NULL && read_root(args[1], question) < 0) {
+    if (self->other_count && request->packed.buf != NULL &&
+        read_attribute(args[1], interned.root, 'K', &question->root) < 0) {
         PyBuffer_Release(&request->packed);
         return -1;
     }

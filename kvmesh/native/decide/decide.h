@@ -1,8 +1,8 @@
 /* The decision: one call from a scanned body to a booked worker, one from the answer to what is learned.
  *
- * overlaps.c finds what each worker of a cohort has of the prompt. costs.c prices workers by a formula that programs.c
- * read, over the terms of terms.c. forecasts.c says which are in time, as far as time_errors.c learned that
- * times are off. choose.c takes one, homes.c says which of equal ones by the request's key, decide.c asks
+ * overlaps.c finds what each worker of a cohort has of the prompt. costs.c prices workers by a formula that
+ * programs.c read, over the terms of terms.c. forecasts.c says which are in time, as far as time_errors.c
+ * learned that times are off. choose.c takes one, homes.c says which of equal ones by the request's key, decide.c asks
  * for it, book.c books and records it, finish.c ends it; runners_up.c says who would have been next.
  * course.c is what requests are decided by, decider.c what Python sees.
  */

@@ -112,10 +112,7 @@ static Py_ssize_t hash_by(Decider *self, const Question *question, Py_ssize_t si
         self->other_room = blocks;
     }
     size_t width = (size_t)size * sizeof(uint32_t);
-    uint64_t seed = question->root;
-    for (Py_ssize_t i = 0; i < blocks; i++) {
-        self->other_hashes[i] = seed = xxh3_64(question->ids + (size_t)i * width, width, seed);
-    }
+    xxh3_chain(self->other_hashes, question->ids, blocks, width, question->root);
     return blocks;
 }
 

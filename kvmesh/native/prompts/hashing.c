@@ -225,10 +225,7 @@ static PyObject *native_pack_chain(PyObject *Py_UNUSED(module), ARGUMENTS) {
     }
     if (packed != NULL) {
         size_t width = (size_t)size * TOKEN_BYTES;
-        const uint8_t *at = (const uint8_t *)view.buf + first * TOKEN_BYTES;
-        for (Py_ssize_t i = 0; i < count; i++, at += width) {
-            hashes[i] = seed = xxh3_64(at, width, seed);
-        }
+        xxh3_chain(hashes, (const uint8_t *)view.buf + first * TOKEN_BYTES, count, width, seed);
     }
     PyBuffer_Release(&view);
     return packed;

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from kvmesh.bounds import MAX_NAME, MaybeName, is_name, shown
-from kvmesh.core.admission.paths import ROWS, rows_at
+from kvmesh.core.admission.paths import ROWS, find_row, rows_at
 from kvmesh.core.chat.inference import InferenceRequest, decode_request
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.request import Request
@@ -72,11 +72,11 @@ def find_endpoint(method: str, path: str, *, passthrough: bool) -> ApiEndpoint:
     """
     endpoint = ENDPOINTS.get(path)
     if endpoint is None and passthrough:
-        rows = rows_at(path)
-        row = next((one for one in rows if method in one.methods), None)
+        row = find_row(method, path)
         if row is not None and row.status:
             raise RequestError(f"{method} {path:.80} is not served: {row.why}", status=row.status)
-        if row is None and rows and rows[0].owner in _OWNED:
+        rows = rows_at(path) if row is None else ()
+        if rows and rows[0].owner in _OWNED:
             allowed = " or ".join(sorted(set().union(*(one.methods for one in rows))))
             raise RequestError(f"{path:.80} takes {allowed}, not {shown(method)}", status=405)
         endpoint = OTHERS.get(path)

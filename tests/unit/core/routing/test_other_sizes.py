@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes, pack_tokens, sequence_hashes
 from kvmesh.core.index.index import KvIndex
+from kvmesh.core.members.block_sizes import MOST_SIZES
 from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.scheduler import Scheduler
@@ -157,3 +158,11 @@ def test_what_lies_in_slower_memory_is_found_in_blocks_of_any_size() -> None:
     assert found.overlaps == {W1: 10}
     assert found.slower == {W1: {1: 6}}
     assert scheduler.overlaps.find(BlockHashes(prompt, BASE), 0.0).overlaps == {}
+
+
+def test_as_many_sizes_are_looked_for_as_members_are_followed_by() -> None:
+    sizes = tuple(range(1, MOST_SIZES + 1))
+
+    make_scheduler().look_for(sizes)
+    with pytest.raises(ValueError, match=f"a tuple of {MOST_SIZES} at most"):
+        make_scheduler().look_for((*sizes, 100))
