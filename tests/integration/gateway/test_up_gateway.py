@@ -124,8 +124,7 @@ def test_a_killed_picker_and_a_killed_envoy_come_back(mesh: Mesh) -> None:
     eventually(lambda: answers(mesh), "Envoy serves again")
 
     homes = [one[0] for one in during]
-    # A machine without time to spare moves one or two; where one was, its prefix then is, too.
-    assert homes.count(worker) >= 3, during
+    assert homes.count(worker) >= 4, during  # a machine without time to spare moved one, once
     eventually(lambda: "chat-0" in {mesh.chat("after")[1] for _ in range(4)}, "chat-0 is back")
     assert re.search("child died", mesh.log.read_text())
 
