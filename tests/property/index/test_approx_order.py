@@ -2,6 +2,7 @@
 ends: what expires, is displaced, pruned and revoked, to the block.
 """
 
+import os
 import random
 from array import array
 from collections import Counter, defaultdict
@@ -197,7 +198,8 @@ class OrderMachine(RuleBasedStateMachine):
 
 
 TestOrder = OrderMachine.TestCase
-TestOrder.settings = settings(max_examples=40, stateful_step_count=30)
+WALKS = 10 if os.environ.get("HYPOTHESIS_PROFILE") == "mutants" else 40
+TestOrder.settings = settings(max_examples=WALKS, stateful_step_count=30)
 
 
 @pytest.mark.parametrize("seed", range(3))
