@@ -38,6 +38,19 @@ def labels_by_series(expression: str) -> dict[str, set[str]]:
     return found
 
 
+def matched_words(expression: str) -> set[tuple[str, str, str]]:
+    """Return each word that a matcher of an expression names, with its series and label; words of
+    patterns are those between `|`, if they are no patterns themselves.
+    """
+    return {
+        (series[1], label, word)
+        for series in re.finditer(r"([a-zA-Z_:][\w:]*)\{([^}]*)\}", expression)
+        for label, words in re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"', series[2])
+        for word in words.split("|")
+        if re.fullmatch(r"[\w-]+", word)
+    }
+
+
 def _within_braces(text: str, at: int) -> bool:
     return text.rfind("{", 0, at) > text.rfind("}", 0, at)
 
