@@ -12,7 +12,6 @@ import msgspec
 
 from kvmesh.app.front.browser_login import SessionView
 from kvmesh.app.serve.admission import AdmissionView
-from kvmesh.app.views.dashboard_page import OPENAPI
 from kvmesh.app.views.decision_view import DecisionDetail, DecisionRow
 from kvmesh.app.views.other_names import BOOKS
 from kvmesh.app.views.overview import Overview
@@ -176,7 +175,7 @@ PAGES: Final = (
          asked=(Asked("since", "Traffic from this Unix second on.", whole=True),
                 Asked("after", "Decisions behind this `cursor`.", whole=True), _LIMIT)),
     Page("get", "/v1/events", "state", "The same as it changes.", (_EVENTS,)),
-    Page("get", OPENAPI, "state", "This document.", (_OBJECT,)),
+    Page("get", "/openapi.json", "state", "This document.", (_OBJECT,)),
     Page("get", "/v1/decisions", "why", "The newest requests.", (Decisions,), asked=(_LIMIT,)),
     Page("get", "/v1/decisions/{request_id}", "why", "All that is known of one request.",
          (DecisionDetail, TenantDetail), asked=(Asked("request_id", _ID),)),

@@ -294,7 +294,7 @@ def render_others() -> list[str]:
     rows = [(book, name, other) for other in OTHERS for book, name in other.pairs()]
     for book, name, other in sorted(rows, key=lambda row: (BOOKS.index(row[0]), row[1])):
         label, words = other.where
-        chosen = f'{{{label}="{"|".join(sorted(words))}"}}' if label else ""
+        chosen = f"{{{label}={', '.join(sorted(words))}}}" if label else ""
         fixed = list(other.fixed(book, Served("…", "…")))
         kept = [other.kept[1][book]] if book in other.kept[1] else []
         labels = ", ".join(f"`{one}`" for one in sorted([*fixed, *kept]))
