@@ -285,6 +285,7 @@ def render_others() -> list[str]:
         "`?names=gen_ai,vllm`, or `names` again. In Prometheus: `params: {names: [gen_ai]}`.",
         "Models are no label of ours: with one in the bucket it is named, else `(several)` stands",
         "there; nor are operations, and `gen_ai_operation_name` is `inference` for all.",
+        "`name` and `inference_pool` are the bucket, pods and endpoints its workers.",
         "Replicas of a bucket each tell of all its workers: take `max`, not `sum`, of gauges.",
         "Where Prometheus scrapes the engines, too, `vllm` counts their requests a second time.",
         "",
