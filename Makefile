@@ -105,6 +105,7 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest kvmesh._native --concise --mypy-config-file pyproject.toml
+	@$(BIN)/python -m kvmesh config openapi | cmp - docs/reference/openapi.json || { echo 'run: make config'; false; }
 	$(SITE) build --strict $(SITE_CONFIG)
 
 # The same, and the bytecode of those tests that several workers of pytest import at the same time.
@@ -241,6 +242,7 @@ config: $(VENV)/.run
 	$(BIN)/kvmesh config envoy > deploy/compose/envoy.json
 	sed -i '/^| name | type/,$$d' docs/reference/metrics.md
 	$(BIN)/kvmesh config metrics >> docs/reference/metrics.md
+	$(BIN)/kvmesh config openapi > docs/reference/openapi.json
 	$(BIN)/python -m tests.integration.docs.terms_table
 
 # The files that are made from the Helm chart: the kustomize base, the page of its values.

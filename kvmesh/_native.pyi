@@ -1685,9 +1685,17 @@ class Totals:
     that is no finite number of seconds.
     """
 
-    def __new__(cls, kept_s: int, bounds: Iterable[float]) -> Self:
-        """Count nothing yet; `bounds` are those of the histograms, rising, seconds."""
+    def __new__(cls, kept_s: int, times: Iterable[float], sizes: Iterable[float]) -> Self:
+        """Count nothing yet; the bounds of the histograms, rising: of times in seconds, of prompts'
+        and answers' sizes in tokens.
+        """
 
+    @property
+    def prompt_sizes(self) -> Histogram:
+        """By the engine's word, else as many as the router counted."""
+
+    @property
+    def output_sizes(self) -> Histogram: ...
     @property
     def ttft_s(self) -> Histogram: ...
     @property

@@ -7,7 +7,7 @@ from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight import decision_log
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import State, thin
-from kvmesh.core.insight.histogram import SECONDS
+from kvmesh.core.insight.histogram import SECONDS, TOKENS
 from kvmesh.core.insight.traffic import KEPT_S
 from kvmesh.core.routing.decision import Decision
 from kvmesh.core.routing.shadow_policy import ShadowPolicies
@@ -26,7 +26,7 @@ def naive_log(
     """Return a log that takes any decision, not only what the compiled core decided."""
     log = DecisionLog(shadows=shadows)
     ring: Any = Ring(capacity, max_waiting_blocks, max_candidates, whole_per_s, thin)
-    totals: Any = Totals(KEPT_S, SECONDS)
+    totals: Any = Totals(KEPT_S, SECONDS, TOKENS)
     log.records, log.may_weigh_all, log.totals = ring, ring.may_weigh_all, totals
     return log
 

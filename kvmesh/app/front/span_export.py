@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from typing import Final, Protocol, cast
+from urllib.parse import urlsplit
 
 from kvmesh._native import Record
 from kvmesh.app.front.otlp_encoding import Envelope, Event, SpanData, Value, encode_span
@@ -45,6 +46,7 @@ _OPERATIONS: Final = {
 """gen_ai.operation.name. Source: OpenTelemetry's semantic conventions for generative AI."""
 
 PROVIDER: Final = "kvmesh"
+_PORTS: Final = {"http": 80, "https": 443}
 _NS: Final = 1_000_000_000
 
 
@@ -240,7 +242,8 @@ def span_of(trace: Trace, offset_ns: int) -> SpanData:
     )
 
 
-_NAMED: Final = {"attempt": "server.address", "attempt failed": "error.message"}
+_ATTEMPT: Final = "attempt"
+_NAMED: Final = {_ATTEMPT: "url.full", "attempt failed": "kvmesh.failure"}
 
 
 def _attributes(trace: Trace, record: Record | None) -> list[tuple[str, Value]]:
@@ -264,6 +267,9 @@ def _attributes(trace: Trace, record: Record | None) -> list[tuple[str, Value]]:
         found += (("gen_ai.operation.name", operation), ("gen_ai.provider.name", PROVIDER))
     if trace.model:
         found.append(("gen_ai.request.model", trace.model))
+    if trace.conversation:
+        found.append(("gen_ai.conversation.id", trace.conversation))
+    found += _server(trace)
     if trace.stream:
         found.append(("gen_ai.request.stream", True))
         if trace.first_s:
@@ -274,11 +280,21 @@ def _attributes(trace: Trace, record: Record | None) -> list[tuple[str, Value]]:
     return found
 
 
+def _server(trace: Trace) -> list[tuple[str, Value]]:
+    """Return where the last attempt went: the engine's address, or a meta-router's replica's."""
+    origins = [text for _, name, text in trace.events if name == _ATTEMPT]
+    if not origins:
+        return []
+    parts = urlsplit(origins[-1])
+    port = parts.port or _PORTS[parts.scheme]
+    return [("server.address", parts.hostname or ""), ("server.port", port)]
+
+
 def _decided(record: Record, *, answered: bool) -> list[tuple[str, Value]]:
     """Return what a router's record knows; `answered`: the answer's head named the worker."""
     found: list[tuple[str, Value]] = [] if answered else [("kvmesh.worker", record.worker)]
     if (ttft_ms := record.ttft_ms) is not None:
-        found.append(("gen_ai.server.time_to_first_token", ttft_ms / 1000.0))
+        found.append(("kvmesh.ttft_ms", ttft_ms))
     if record.held_ms is not None:
         found.append(("kvmesh.held_ms", record.held_ms))
     usage = record.reported

@@ -8,10 +8,14 @@ from binascii import hexlify
 from typing import Final, Protocol
 
 from kvmesh.app.front.otlp_messages import ExportStatistics
+from kvmesh.core.routing.sessions import SESSION, SESSION_HEADERS
 from kvmesh.transport.http.server.incoming import Incoming
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.trace import LINE, Parent, Trace, read_traceparent
 from kvmesh.version import VERSION
+
+MOST_SESSION: Final = 256
+"""Characters of a session's name that a span shows."""
 
 _U64: Final = (1 << 64) - 1
 _CONTEXT: Final[Headers] = ((b"traceparent", b""),)
@@ -81,6 +85,8 @@ class Tracer:
             trace.parent_id = b"" if parent is None else parent.span_id
             trace.method, trace.path, trace.client = request.method, request.path, request.client
             trace.request_id = exchange.request_id.decode("latin-1")
+            named = filter(None, map(request.header, (SESSION, *SESSION_HEADERS)))
+            trace.conversation = next(named, b"")[:MOST_SESSION].decode("latin-1")
 
     def _samples(self, parent: Parent) -> bool:
         if self._by_share_alone:

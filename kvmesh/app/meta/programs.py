@@ -8,18 +8,12 @@ from kvmesh.app.front.front import Routes, json_page
 from kvmesh.app.front.page_time import PageTime
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.meta.view import TENANT_HEADER, MetaView
-from kvmesh.app.views.programs_page import PATH, ProgramsView, shown_limit
+from kvmesh.app.views.programs_page import PATH, MeshPrograms, ProgramsView, shown_limit
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.admission.access import ROLES_HEADER, Viewer
 from kvmesh.core.programs.standing import Standing
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.wire.headers import Headers
-
-
-class MeshPrograms(msgspec.Struct, frozen=True):
-    """Programs of every bucket, by its name."""
-
-    buckets: list[ProgramsView]
 
 
 class MetaPrograms:

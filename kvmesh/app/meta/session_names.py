@@ -3,29 +3,11 @@
 from typing import Final
 
 from kvmesh._native import Names
-from kvmesh.app.prompts.turn_names import (
-    CLAUDE,
-    CODEX,
-    DYNAMO,
-    DYNAMO_PARENT,
-    OPENCODE,
-    OPENCODE_PARENT,
-    PARENT,
-    PROGRAM,
-    SESSION,
-    SMG,
-)
+from kvmesh.app.prompts.turn_names import DYNAMO_PARENT, OPENCODE_PARENT, PARENT
 from kvmesh.app.prompts.wish_values import NO_EXTENSION
 from kvmesh.core.chat.inference import Extension
-from kvmesh.core.routing.sessions import session_key
+from kvmesh.core.routing.sessions import SESSION, SESSION_HEADERS, session_key
 from kvmesh.transport.http.server.request import Request
-
-SESSION_HEADERS: Final = (PROGRAM, CLAUDE, DYNAMO, *CODEX, *OPENCODE, SMG)
-"""Headers by which programs, Claude Code, Dynamo's clients, Codex, OpenCode and SMG's clients name
-a session. A sub-agent of Claude Code is in its session's.
-
-`x-correlation-id` is none of them: gateways give each request its own.
-"""
 
 PARENT_HEADERS: Final = (PARENT, DYNAMO_PARENT, OPENCODE_PARENT)
 """Headers that name the session which a sub-agent's is part of."""

@@ -20,6 +20,7 @@ from cyclopts import Group
 from kvmesh.app.picker.envoy_bootstrap import encode
 from kvmesh.app.picker.envoy_options import EXAMPLE
 from kvmesh.app.views.figure_table import render_metrics
+from kvmesh.app.views.openapi import document
 from kvmesh.lab import PACKAGE, is_lab_installed, require_lab
 from kvmesh.settings.picker import PickerSettings
 from kvmesh.settings.roles import (
@@ -35,14 +36,17 @@ WITHIN: Final[Mapping[Role, Role]] = {"picker": "router"}
 """Roles that have every setting of another one, too."""
 
 
-def command(role: Role | Literal["all", "metrics", "envoy"]) -> None:
+def command(role: Role | Literal["all", "metrics", "openapi", "envoy"]) -> None:
     """Print a commented TOML file with every setting of a role; of all: a Markdown page.
 
     metrics: the tables of every metric and of what the dashboard shows, as Markdown.
+    openapi: the OpenAPI document that routers and meta-routers serve at /openapi.json.
     envoy: a configuration of Envoy in front of two pickers and two engines, to be edited.
     """
     if role == "metrics":
         sys.stdout.write(render_metrics())
+    elif role == "openapi":
+        sys.stdout.write(document().decode())
     elif role == "envoy":
         sys.stdout.write(encode(EXAMPLE).decode() + "\n")
     else:

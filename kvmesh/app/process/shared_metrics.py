@@ -13,9 +13,11 @@ MOST_PAGE_BYTES: Final = 16 << 20
 
 
 class SharedMetrics:
-    """Tells the other processes this one's metrics, and puts theirs beside its own."""
+    """Tells the other processes this one's metrics, and puts theirs beside its own. `page` makes
+    those that a query asks for.
+    """
 
-    def __init__(self, place: Place, page: Callable[[], bytes]) -> None:
+    def __init__(self, place: Place, page: Callable[[str], bytes]) -> None:
         self._place = place
         self._page = page
 
@@ -27,25 +29,33 @@ class SharedMetrics:
         server = await asyncio.start_unix_server(self._answer, path)
         stack.callback(server.close)
 
-    async def page(self) -> bytes:
+    async def page(self, query: str) -> bytes:
         """Return one page of all processes that answer, each with its label `process`."""
         mine = self._place.number
         asked = [number for number in range(self._place.count) if number != mine]
-        pages = dict(zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True))
-        pages[mine] = self._page()
+        pages = dict(
+            zip(
+                asked,
+                await asyncio.gather(*(self._ask(number, query) for number in asked)),
+                strict=True,
+            )
+        )
+        pages[mine] = self._page(query)
         return merge_pages(dict(sorted(pages.items())))
 
-    async def _answer(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(ConnectionError):
-            writer.write(self._page())
+            query = (await reader.readline()).decode()
+            writer.write(self._page(query.strip()))
             await writer.drain()
 
-    async def _ask(self, number: int) -> bytes:
+    async def _ask(self, number: int, query: str) -> bytes:
         """Return the page of another process; nothing while that is dead, or starts."""
         try:
             async with asyncio.timeout(ASK_S):
                 reader, writer = await asyncio.open_unix_connection(self._place.page_path(number))
                 with contextlib.closing(writer):
+                    writer.write(f"{query}\n".encode())
                     return await reader.read(MOST_PAGE_BYTES)
         except (OSError, TimeoutError):
             return b""

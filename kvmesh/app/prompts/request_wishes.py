@@ -11,7 +11,6 @@ from kvmesh.app.prompts.turn_names import (
     NAMING_HEADERS,
     NO_HINTS,
     OWN_HEADERS,
-    SESSION,
     Hints,
     Selected,
     TurnNames,
@@ -47,7 +46,7 @@ from kvmesh.core.cost.targets import (
 )
 from kvmesh.core.dispatch.wishes import Wishes
 from kvmesh.core.routing.model_policy import NO_POLICY, ModelPolicies
-from kvmesh.core.routing.sessions import affinity_of, session_key
+from kvmesh.core.routing.sessions import SESSION, affinity_of, session_key
 from kvmesh.transport.http.forward.plan import NO_HOLD
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.wire.headers import Headers

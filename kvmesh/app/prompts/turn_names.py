@@ -16,29 +16,30 @@ import msgspec
 from kvmesh.bounds import MAX_PRIORITY, MAX_TOKENS, UNREADABLE, clamped, is_name, shown
 from kvmesh.core.chat.inference import Extension, Parsed
 from kvmesh.core.programs.turn import Client
-from kvmesh.core.routing.sessions import session_key
+from kvmesh.core.routing.sessions import (
+    CLAUDE,
+    CODEX,
+    DYNAMO,
+    OPENCODE,
+    PROGRAM,
+    SMG,
+    session_key,
+)
 from kvmesh.errors import RequestError
 
 MAX_PROGRAM: Final = 256
 """Bytes of an agent's or program's name."""
 
-SESSION: Final = b"x-kvmesh-session"
-PROGRAM: Final = b"x-kvmesh-program"
 PARENT: Final = b"x-kvmesh-program-parent"
 FINAL: Final = b"x-kvmesh-program-final"
 OWN_HEADERS: Final = frozenset((PROGRAM, PARENT, FINAL))
 
-CLAUDE: Final = b"x-claude-code-session-id"
 _CLAUDE_AGENT: Final = b"x-claude-code-agent-id"
-DYNAMO: Final = b"x-dynamo-session-id"
 DYNAMO_PARENT: Final = b"x-dynamo-parent-session-id"
 _DYNAMO_FINAL: Final = b"x-dynamo-session-final"
-CODEX: Final = (b"session-id", b"session_id")
 _CODEX_THREAD: Final = b"thread-id"
 _CODEX_PARENT: Final = b"x-codex-parent-thread-id"
-OPENCODE: Final = (b"x-session-id", b"x-session-affinity")
 OPENCODE_PARENT: Final = b"x-parent-session-id"
-SMG: Final = b"x-smg-routing-key"
 AIPERF: Final = b"x-correlation-id"
 
 NAMING_HEADERS: Final = OWN_HEADERS | {

@@ -13,6 +13,7 @@ from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.figure import Source
 from kvmesh.app.views.front_figures import TOKENS
 from kvmesh.app.views.metrics_page import MetricsPage
+from kvmesh.app.views.other_names import SEVERAL, Served
 from kvmesh.app.views.policy_view import PolicyRow
 from kvmesh.app.views.router_view import MOST_RECORDS
 from kvmesh.app.views.routing_figures import routing_sources
@@ -45,7 +46,8 @@ class RouterAdmin:
         self.viewers = Viewers("")
         self.why_not = mesh.why_not
         self._page = MetricsPage(
-            *routing_sources(context), *mesh.figures(), TOKENS.of(check.statistics)
+            *(*routing_sources(context), *mesh.figures(), TOKENS.of(check.statistics)),
+            served=self._served,
         )
         self.sources = self._page.sources
         self._warners: list[Callable[[], tuple[str, ...]]] = [mesh.warnings, check.warnings]
@@ -70,6 +72,11 @@ class RouterAdmin:
         """Return the warnings without those that are told elsewhere."""
         left_out = frozenset(reported())
         return [line for line in self.warnings() if line not in left_out]
+
+    def _served(self) -> Served:
+        beats = self._context.router.workers()
+        models = {model for beat in beats for model in {*beat.models}.difference(beat.adapters)}
+        return Served(SEVERAL if len(models) > 1 else "".join(models), self._context.bucket)
 
     def _unsalted(self) -> Iterator[tuple[str, str]]:
         for beat in self._context.router.workers():

@@ -8,9 +8,9 @@ import msgspec
 from kvmesh.app.front.admin_guard import AdminGuard
 from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.router.admission_share import AdmissionShare
-from kvmesh.app.serve.admission import AdmissionLimits
+from kvmesh.app.serve.admission import AdmissionLimits, AdmissionView
 from kvmesh.bounds import UNREADABLE
-from kvmesh.core.admission.queue import AdmissionStatistics, QueueFairness, QueuePolicy
+from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.core.admission.shares import TenantShare
 from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.exchange import Exchange
@@ -18,19 +18,6 @@ from kvmesh.transport.http.server.exchange import Exchange
 PATH = "/admin/admission"
 
 MOST_TENANTS: Final = 64
-
-
-class AdmissionView(msgspec.Struct, frozen=True):
-    """The bounds in force, and what became of requests under them at this replica.
-
-    A change is taken by all `replicas` within some seconds. `tenants`, for those who may change it:
-    who waits, and who had most, `MOST_TENANTS` of them.
-    """
-
-    limits: AdmissionLimits
-    replicas: list[str]
-    statistics: AdmissionStatistics
-    tenants: list[TenantShare] = []
 
 
 class AdmissionAdmin:

@@ -7,9 +7,9 @@ import msgspec
 from kvmesh.app.front.admin_guard import AdminGuard
 from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.router.policy_share import PolicyShare
-from kvmesh.app.views.policy_view import PolicyRow
+from kvmesh.app.views.policy_view import PolicyRow, PolicyView, PolicyWish
 from kvmesh.bounds import UNREADABLE
-from kvmesh.core.cost.weights import WeightSpec, weights_of
+from kvmesh.core.cost.weights import weights_of
 from kvmesh.core.insight.policy_change import Bounds, PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.errors import RequestError
@@ -17,50 +17,6 @@ from kvmesh.transport.http.server.exchange import Exchange
 
 PATH = "/admin/policy"
 GIVEN_UP = "asked for at " + PATH
-
-DEFAULTS = PolicyChange(PolicySpec("-"))
-
-
-class BoundsWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`Bounds` as a PUT names them."""
-
-    ttft_ratio: float = DEFAULTS.bounds.ttft_ratio
-    tpot_ratio: float = DEFAULTS.bounds.tpot_ratio
-    error_margin: float = DEFAULTS.bounds.error_margin
-
-
-class PolicyWish(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"give_up": "return"}
-):
-    """The body of a PUT: a policy and how it comes, or `return` alone.
-
-    Weights that are not named are at the formula's defaults, the rest at `PolicyChange`'s.
-    """
-
-    formula: str = ""
-    weights: dict[str, float] = {}
-    at_once: bool = False
-    bounds: BoundsWish = BoundsWish()
-    min_requests: int = DEFAULTS.min_requests
-    window_s: float = DEFAULTS.window_s
-    max_s: float = DEFAULTS.max_s
-    give_up: bool = False
-
-
-class PolicyView(msgspec.Struct, frozen=True):
-    """The policy in force and its changes, at this replica; `replicas` follow within seconds.
-
-    `formulas` are those there are, with the weights of each; `change` is the last one as it was
-    asked for.
-    """
-
-    mode: str
-    formula: str
-    weights: dict[str, float]
-    formulas: dict[str, tuple[WeightSpec, ...]]
-    replicas: list[str]
-    change: PolicyChange | None
-    trial: PolicyRow
 
 
 class PolicyAdmin:

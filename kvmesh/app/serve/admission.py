@@ -14,10 +14,12 @@ from kvmesh.bounds import Count, Figure, Seconds
 from kvmesh.core.admission.queue import (
     UNAVAILABLE,
     AdmissionOptions,
+    AdmissionStatistics,
     QueueFairness,
     QueuePolicy,
     Refusal,
 )
+from kvmesh.core.admission.shares import TenantShare
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.members.worker_info import NO_THRESHOLDS, BusyThresholds
 from kvmesh.core.routing.late_binding import CHECK_EVERY_S, PAUSE_S
@@ -73,6 +75,19 @@ def problem_of(verdict: Refusal | NoWorkerError) -> Problem:
         retry_after_s=verdict.retry_after_s,
         final=verdict.final,
     )
+
+
+class AdmissionView(msgspec.Struct, frozen=True):
+    """The bounds in force, and what became of requests under them at this replica.
+
+    A change is taken by all `replicas` within some seconds. `tenants`, for those who may change it:
+    who waits, and who had most, some of them.
+    """
+
+    limits: AdmissionLimits
+    replicas: list[str]
+    statistics: AdmissionStatistics
+    tenants: list[TenantShare] = []
 
 
 class AdmissionGate:

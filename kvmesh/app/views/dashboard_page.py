@@ -22,6 +22,7 @@ from kvmesh.observe import get_logger
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.wire.problem import Problem
 
+OPENAPI: Final = "/openapi.json"
 DECISIONS: Final = "/v1/decisions/"
 FIGURES: Final = "/dashboard/figures.js"
 _DIRECTORY: Final = files("kvmesh.app.views") / "dashboard"
@@ -66,6 +67,7 @@ class ViewPages:
         routes.add("GET", "/v1/events", self.live.serve)
         routes.add("GET", "/v1/decisions", self._list)
         routes.add_prefix(DECISIONS, self._detail)
+        routes.add("GET", OPENAPI, _show_document)
         if not page:
             return
         # Where keys are asked for, their guard answers this itself.
@@ -147,6 +149,13 @@ class ViewPages:
             get_logger().exception("page failed", path=exchange.request.path)
             if not exchange.started:
                 exchange.fail(_CRASHED)
+
+
+def _show_document(exchange: Exchange) -> None:
+    """Answer the OpenAPI document, whose module is loaded by who asks for it first."""
+    from kvmesh.app.views.openapi import document  # noqa: PLC0415
+
+    exchange.respond(200, document())
 
 
 def figures_script() -> bytes:

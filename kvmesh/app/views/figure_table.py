@@ -27,6 +27,7 @@ from kvmesh.app.views.mesh_figures import (
     UNREAD,
     VERSIONS,
 )
+from kvmesh.app.views.other_names import render_others
 from kvmesh.app.views.pick_figures import GATEWAYS, PICKS, UNWATCHED
 from kvmesh.app.views.policy_figures import POLICIES
 from kvmesh.app.views.process_figures import BUILD, INTERNAL_ERRORS
@@ -96,6 +97,7 @@ def render_metrics() -> str:
     for name, kind, labels, text in sorted(metrics):
         words = ", ".join(f"`{label}`" for label in sorted(labels))
         lines.append(f"| `{name}` | {kind} | {words} | {text} |")
+    lines += render_others()
     lines += [
         "",
         "## In the overview",

@@ -4,25 +4,28 @@ Labels are members and words from a fixed list: their number is bounded by the f
 """
 
 import contextlib
+from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import Metric, ProcessCollector, generate_latest
 
 from kvmesh.app.front.front import METRICS_TYPE, Routes
 from kvmesh.app.front.page_time import PageTime
 from kvmesh.app.process.place import Place
 from kvmesh.app.process.shared_metrics import SharedMetrics
 from kvmesh.app.views.figure import Source, Sources
+from kvmesh.app.views.other_names import Book, Served, others_of, read_books
 from kvmesh.transport.http.server.exchange import Exchange
 
 
 class MetricsPage:
-    """Serves the figures of all `sources`, and those of the process itself."""
+    """Serves the figures of all `sources`, and those of the process itself; with `?names=` the
+    same by the names of others, too, whose labels tell what is `served`.
+    """
 
-    def __init__(self, *sources: Source) -> None:
+    def __init__(self, *sources: Source, served: Callable[[], Served] = Served) -> None:
         self.sources = Sources(*sources)
-        self._registry = CollectorRegistry()
-        self._registry.register(self.sources)
-        ProcessCollector(registry=self._registry)
+        self._served = served
+        self._process = ProcessCollector(registry=None)
         self._time = PageTime()
         self._shared: SharedMetrics | None = None
 
@@ -31,19 +34,40 @@ class MetricsPage:
         routes.add("GET", "/metrics", self._serve)
 
     def _serve(self, exchange: Exchange) -> None:
+        books = read_books(exchange.request.query)
         if self._shared is not None:
-            exchange.scope.start(self._serve_all(exchange, self._shared))
+            exchange.scope.start(self._serve_all(exchange, self._shared, books))
             return
-        page = self._own()
+        page = self._own(books)
         exchange.respond(200, page, content_type=METRICS_TYPE)
 
     async def share(self, place: Place, stack: contextlib.AsyncExitStack) -> None:
         """Be one of several processes, each of which serves the metrics of all."""
-        self._shared = SharedMetrics(place, self._own)
+        self._shared = SharedMetrics(place, lambda query: self._own(read_books(query)))
         await self._shared.serve(stack)
 
-    async def _serve_all(self, exchange: Exchange, shared: SharedMetrics) -> None:
-        exchange.respond(200, await shared.page(), content_type=METRICS_TYPE)
+    async def _serve_all(
+        self, exchange: Exchange, shared: SharedMetrics, books: frozenset[Book]
+    ) -> None:
+        page = await shared.page(f"names={','.join(sorted(books))}" if books else "")
+        exchange.respond(200, page, content_type=METRICS_TYPE)
 
-    def _own(self) -> bytes:
-        return self._time.page("", lambda: generate_latest(self._registry))
+    def _own(self, books: frozenset[Book]) -> bytes:
+        return self._time.page(books, lambda: generate_latest(_Page(self._metrics(books))))
+
+    def _metrics(self, books: frozenset[Book]) -> Iterator[Metric]:
+        own = list(self.sources.collect())
+        yield from own
+        if books:
+            yield from others_of(own, books, self._served())
+        yield from self._process.collect()
+
+
+class _Page:
+    """What `generate_latest` takes: metrics that are read once."""
+
+    def __init__(self, metrics: Iterator[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return self._metrics

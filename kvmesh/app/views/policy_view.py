@@ -5,6 +5,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from kvmesh.core.cost.arm_tally import Tally, Times, add_tallies
+from kvmesh.core.cost.weights import WeightSpec
+from kvmesh.core.insight.policy_change import PolicyChange
+from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.rollout import Rollout
 from kvmesh.core.insight.rollout_state import Phase, PolicyUpdate, RolloutState, Step
 from kvmesh.core.insight.trace_ring import TraceRingStatistics
@@ -131,3 +134,48 @@ class TuningRow(msgspec.Struct, frozen=True):
     router: str
     tuner: TunerStatus
     trace: TraceRingStatistics
+
+
+DEFAULTS = PolicyChange(PolicySpec("-"))
+
+
+class BoundsWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`Bounds` as a PUT names them."""
+
+    ttft_ratio: float = DEFAULTS.bounds.ttft_ratio
+    tpot_ratio: float = DEFAULTS.bounds.tpot_ratio
+    error_margin: float = DEFAULTS.bounds.error_margin
+
+
+class PolicyWish(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"give_up": "return"}
+):
+    """The body of a PUT: a policy and how it comes, or `return` alone.
+
+    Weights that are not named are at the formula's defaults, the rest at `PolicyChange`'s.
+    """
+
+    formula: str = ""
+    weights: dict[str, float] = {}
+    at_once: bool = False
+    bounds: BoundsWish = BoundsWish()
+    min_requests: int = DEFAULTS.min_requests
+    window_s: float = DEFAULTS.window_s
+    max_s: float = DEFAULTS.max_s
+    give_up: bool = False
+
+
+class PolicyView(msgspec.Struct, frozen=True):
+    """The policy in force and its changes, at this replica; `replicas` follow within seconds.
+
+    `formulas` are those there are, with the weights of each; `change` is the last one as it was
+    asked for.
+    """
+
+    mode: str
+    formula: str
+    weights: dict[str, float]
+    formulas: dict[str, tuple[WeightSpec, ...]]
+    replicas: list[str]
+    change: PolicyChange | None
+    trial: PolicyRow

@@ -35,6 +35,12 @@ class ProgramsView(msgspec.Struct, frozen=True):
     workers: list[Pressure] = []
 
 
+class MeshPrograms(msgspec.Struct, frozen=True):
+    """Programs of every bucket, by its name."""
+
+    buckets: list[ProgramsView]
+
+
 class ProgramsPage:
     """Answers for one replica."""
 

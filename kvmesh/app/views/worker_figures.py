@@ -101,6 +101,8 @@ ENGINES: Final = Table[EndpointMetrics](
            "KV cache in use by the engine's word, 0 to 1."),
     Figure("gauge", "kvmesh_worker_requests_waiting", lambda one: one.num_requests_waiting,
            "Requests waiting by the engine's word."),
+    Figure("gauge", "kvmesh_worker_requests_running", lambda one: one.num_requests_running,
+           "Requests running by the engine's word."),
     labels=("worker",),
 )
 

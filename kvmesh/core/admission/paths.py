@@ -183,7 +183,7 @@ ROWS: Final[tuple[PathRow, ...]] = (
     *_rows("router", "operate", "GET", "vsl:/metrics"),
     *_rows("router", None, "GET", "vsl:/health vs:/ready"),
     *_rows("router", "view", "GET", "sl:/"),
-    *_rows("router", "infer", "GET", "vsl:/v1/models s:/v1/models/{}"),
+    *_rows("router", "infer", "GET", "vsl:/v1/models s:/v1/models/{} vs:/openapi.json"),
     *_rows(
         "refused",
         "operate",
@@ -253,8 +253,7 @@ ROWS: Final[tuple[PathRow, ...]] = (
         "operate",
         "GET",
         "l:/v1/health sl:/models l:/models/sse s:/api/tags l:/tools l:/cors-proxy v:/readyz "
-        "s:/health_generate s:/liveness vs:/docs vs:/docs/oauth2-redirect vs:/redoc "
-        "vs:/openapi.json",
+        "s:/health_generate s:/liveness vs:/docs vs:/docs/oauth2-redirect vs:/redoc",
         (NOT_FOUND, "it tells of one engine: use GET /health, /ready or /v1/models"),
     ),
     *_rows(

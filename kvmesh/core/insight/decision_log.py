@@ -12,7 +12,7 @@ import msgspec
 from kvmesh._native import Record, Ring, RoundRobinShadow, Totals
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.decision_record import thin
-from kvmesh.core.insight.histogram import SECONDS
+from kvmesh.core.insight.histogram import SECONDS, TOKENS
 from kvmesh.core.insight.hot_prefixes import HotPrefixes
 from kvmesh.core.insight.trace_ring import TraceRing
 from kvmesh.core.insight.trace_rows import keep_record
@@ -85,7 +85,7 @@ class DecisionLog:
         self.left_out: Callable[[float], LeftOut] | None = None
         self.shadows = ShadowPolicies(()) if shadows is None else shadows
         self.prefixes = HotPrefixes()
-        self.totals = Totals(KEPT_S, SECONDS)
+        self.totals = Totals(KEPT_S, SECONDS, TOKENS)
         self.records = Ring(capacity, max_waiting_blocks, max_candidates, whole_per_s, thin)
         self.may_weigh_all = self.records.may_weigh_all
         self.replicas = 1

@@ -7,6 +7,12 @@ SECONDS: Final = (
 )  # fmt: skip
 """Upper bounds for what a client waits for, seconds."""
 
+TOKENS: Final = tuple(float(4**power) for power in range(12))
+"""Upper bounds for the tokens of a prompt or answer, 1 to 4,194,304.
+
+Source: those of `gen_ai.client.token.usage` in OpenTelemetry's conventions, without the last two.
+"""
+
 MICROSECONDS: Final = tuple(
     scale * 10.0**power for power in (-6, -5, -4, -3, -2) for scale in (1.0, 2.5, 5.0)
 )

@@ -13,6 +13,20 @@ from kvmesh.core.blocks.events import WorkerId
 
 Affinity = Literal["off", "soft", "hard"]
 
+SESSION: Final = b"x-kvmesh-session"
+PROGRAM: Final = b"x-kvmesh-program"
+CLAUDE: Final = b"x-claude-code-session-id"
+DYNAMO: Final = b"x-dynamo-session-id"
+CODEX: Final = (b"session-id", b"session_id")
+OPENCODE: Final = (b"x-session-id", b"x-session-affinity")
+SMG: Final = b"x-smg-routing-key"
+SESSION_HEADERS: Final = (PROGRAM, CLAUDE, DYNAMO, *CODEX, *OPENCODE, SMG)
+"""Headers by which programs, Claude Code, Dynamo's clients, Codex, OpenCode and SMG's clients name
+a session. A sub-agent of Claude Code is in its session's.
+
+`x-correlation-id` is none of them: gateways give each request its own.
+"""
+
 _KEY_DIGITS: Final = 32
 
 _FRESH_SHARE: Final = 0.5

@@ -83,7 +83,10 @@ static void count_whole(Totals *self, const Record *record) {
     long long best = record->best_overlap_blocks > overlap ? record->best_overlap_blocks : overlap;
     long long told = record->has_usage ? record->usage_completion : 0;
     long long output = told > 0 ? told : record->output_tokens;
+    long long asked = record->has_usage ? record->usage_prompt : record->prompt_tokens;
     histogram_observe(self->duration_s, duration_s);
+    histogram_observe(self->prompt_sizes, (double)asked);
+    histogram_observe(self->output_sizes, (double)output);
     self->prompt_tokens += record->prompt_tokens;
     self->output_tokens += output;
     self->predicted_tokens += overlap * size;
@@ -235,14 +238,16 @@ static PyObject *since_method(Totals *self, PyObject *given) {
 }
 
 static PyObject *totals_new(NEW_ARGUMENTS) {
-    PyObject *bounds;
+    PyObject *times, *sizes;
     Py_ssize_t kept_s;
-    TRY_OR_NULL(READ_NEW("Totals", "nO", "kept_s bounds", &kept_s, &bounds));
+    TRY_OR_NULL(READ_NEW("Totals", "nOO", "kept_s times sizes", &kept_s, &times, &sizes));
     Totals *self = (Totals *)type->tp_alloc(type, 0);
     NEED_OR_NULL(self);
-    Histogram **places[] = {&self->ttft_s, &self->itl_s, &self->duration_s};
+    Histogram **places[] = {&self->ttft_s, &self->itl_s, &self->duration_s, &self->prompt_sizes,
+                            &self->output_sizes};
     self->kept_s = kept_s > 1 ? kept_s : 1;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 5; i++) {
+        PyObject *bounds = i < 3 ? times : sizes;
         *places[i] = (Histogram *)PyObject_CallOneArg((PyObject *)&histogram_type, bounds);
         if (*places[i] == NULL) {
             Py_DECREF(self);
@@ -255,12 +260,14 @@ static PyObject *totals_new(NEW_ARGUMENTS) {
 static void totals_dealloc(Totals *self) {
     forget_seconds(self, self->count);
     PyMem_Free(self->seconds);
-    XDECREF_ALL(self->ttft_s, self->itl_s, self->duration_s);
+    XDECREF_ALL(self->ttft_s, self->itl_s, self->duration_s, self->prompt_sizes,
+                self->output_sizes);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 MEMBERS(members,
-    FIELDS(Totals, T_OBJECT_EX, READONLY, ttft_s, itl_s, duration_s)
+    FIELDS(Totals, T_OBJECT_EX, READONLY, ttft_s, itl_s, duration_s, prompt_sizes,
+           output_sizes)
     FIELDS(Totals, T_LONGLONG, READONLY, prompt_tokens, output_tokens, best_tokens,
            predicted_tokens))
 

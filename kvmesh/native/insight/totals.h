@@ -47,7 +47,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    Histogram *ttft_s, *itl_s, *duration_s;
+    Histogram *ttft_s, *itl_s, *duration_s, *prompt_sizes, *output_sizes;
     long long prompt_tokens, output_tokens, best_tokens, predicted_tokens;
     Second *seconds; /* oldest first: those of the last `kept_s` with anything in them */
     Py_ssize_t kept_s, count, room;

@@ -268,15 +268,16 @@ def test_no_two_objects_have_one_name(deployed: list[Manifest]) -> None:
     assert len(set(names)) == len(names)
 
 
-def test_the_cluster_has_the_alarms_and_the_dashboard_of_the_files() -> None:
+def test_the_cluster_has_the_alarms_and_the_dashboards_of_the_files() -> None:
     manifests = render(example("production"))
     (rule,) = named(manifests, "PrometheusRule").values()
     board = named(manifests, "ConfigMap")["kvmesh-dashboard"]
 
     alarms = yaml.safe_load((DEPLOY / "prometheus/kvmesh-alerts.yml").read_text())
     assert rule["spec"] == alarms
-    whole = json.loads((DEPLOY / "compose/grafana/dashboards/kvmesh.json").read_text())
-    assert json.loads(board["data"]["kvmesh.json"]) == whole
+    files = (DEPLOY / "compose/grafana/dashboards").glob("*.json")
+    shown = {name: json.loads(text) for name, text in board["data"].items()}
+    assert shown == {file.name: json.loads(file.read_text()) for file in files}
     assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 

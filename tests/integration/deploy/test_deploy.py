@@ -16,13 +16,16 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from kvmesh.app.ops.nats_members import AccountsOptions, plan_members
 from kvmesh.app.picker.kube_objects import OBJECTIVES, PODS, POOLS
+from kvmesh.app.views.figure_table import TABLES
 from kvmesh.cli import COMMANDS
 from kvmesh.settings.picker import PickerSettings
 from kvmesh.settings.roles import NatsSettings, RouterSettings, WorkerSettings
 from tests.integration.chart.rendering import kustomize
+from tests.integration.deploy.promql import labels_by_series, matched_words
 from tests.integration.support.live_router import mockers, router
 
 pytestmark = pytest.mark.integration
@@ -34,6 +37,15 @@ COMPOSE, GATEWAY = [
     for name in ("compose.yaml", "gateway.yaml")
 ]
 BOTH = pytest.mark.parametrize("file", [COMPOSE, GATEWAY], ids=["compose", "gateway"])
+BOARDS = sorted((DEPLOY / "compose/grafana/dashboards").glob("*.json"))
+SUFFIXES = {
+    "counter": ("_total",),
+    "histogram": ("_bucket", "_sum", "_count"),
+    "summary": ("_sum", "_count"),
+}
+TARGET_LABELS = {"bucket", "instance", "job", "process", "le"}
+"""Labels of targets, of processes behind one port, and of buckets of histograms."""
+
 ROUTERS = 4
 ENGINES = 4
 
@@ -344,24 +356,44 @@ def test_docker_compose_accepts_the_file(file: str) -> None:
     assert check.returncode == 0, check.stderr.decode()
 
 
-async def test_dashboard_alarms_and_guide_ask_only_for_metrics_that_exist() -> None:
-    expressions = [*dashboard_expressions(), *alarms().values(), *guide_expressions()]
-    asked = {
-        name
-        for expression in expressions
-        for name in re.findall(r"(?:kvmesh_|vllm:)[a-z_]+", expression)
+def test_dashboards_alarms_and_guide_ask_only_for_what_exists() -> None:
+    """Each metric, and each label that a matcher or a grouping names."""
+    known = known_series()
+    lacking = {
+        (series, label)
+        for expression in (*dashboard_expressions(), *alarms().values(), *guide_expressions())
+        for series, labels in labels_by_series(expression).items()
+        if series.startswith("kvmesh_")
+        for label in (labels - TARGET_LABELS - known.get(series, set()) or {""})
+        if label or series not in known
     }
 
-    known = documented() | await exported()
-
-    assert asked <= known, asked - known
+    assert lacking == set()
 
 
-def test_prometheus_can_read_the_queries_of_the_guide(tmp_path: Path) -> None:
+async def test_engines_have_what_dashboards_ask_of_them_and_routers_the_words() -> None:
+    expressions = [*dashboard_expressions(), *alarms().values(), *guide_expressions()]
+    engine, replica = await exported()
+    of_engines = {
+        series
+        for expression in expressions
+        for series in labels_by_series(expression)
+        if series.startswith("vllm:")
+    }
+    words = set().union(*map(matched_words, expressions))
+    named = {(series, label) for series, label, _ in replica}
+
+    assert of_engines <= {series for series, _, _ in engine}
+    assert {one for one in words if one[:2] in named} <= replica
+
+
+def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("no promtool on this machine: apt-get install prometheus")
-    rules = [{"record": f"q{at}", "expr": one} for at, one in enumerate(guide_expressions())]
+    queries = [one.replace("$__rate_interval", "1m") for one in dashboard_expressions()]
+    queries += guide_expressions()
+    rules = [{"record": f"q{at}", "expr": one} for at, one in enumerate(queries)]
     file = tmp_path / "rules.json"
     file.write_text(json.dumps({"groups": [{"name": "guide", "rules": rules}]}))
 
@@ -379,8 +411,8 @@ def guide_expressions() -> list[str]:
 
 
 def dashboard_expressions() -> list[str]:
-    board = json.loads((DEPLOY / "compose/grafana/dashboards/kvmesh.json").read_text())
-    return [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    panels = [panel for file in BOARDS for panel in json.loads(file.read_text())["panels"]]
+    return [target["expr"] for panel in panels for target in panel.get("targets", [])]
 
 
 def alarms() -> dict[str, str]:
@@ -388,23 +420,9 @@ def alarms() -> dict[str, str]:
     return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
 
 
-def documented() -> set[str]:
-    """Return the samples of docs/reference/metrics.md."""
-    rows = (DEPLOY.parent / "docs/reference/metrics.md").read_text().splitlines()
-    parts = [row.split("|") for row in rows if row.startswith("| `kvmesh_")]
-    names = {part[1].strip(" `"): part[2].strip() for part in parts}
-    suffixes = {
-        "counter": ("_total",),
-        "histogram": ("_bucket", "_sum", "_count"),
-        "summary": ("_sum", "_count"),
-    }
-    return {
-        f"{name}{suffix}" for name, kind in names.items() for suffix in suffixes.get(kind, ("",))
-    }
-
-
-def test_dashboard_panels_do_not_overlap_and_ids_are_their_own() -> None:
-    board = json.loads((DEPLOY / "compose/grafana/dashboards/kvmesh.json").read_text())
+@pytest.mark.parametrize("file", BOARDS, ids=[file.stem for file in BOARDS])
+def test_dashboard_panels_do_not_overlap_and_ids_are_their_own(file: Path) -> None:
+    board = json.loads(file.read_text())
     cells: set[tuple[int, int]] = set()
     for panel in board["panels"]:
         place = panel["gridPos"]
@@ -418,6 +436,10 @@ def test_dashboard_panels_do_not_overlap_and_ids_are_their_own() -> None:
         cells |= mine
     identities = [panel["id"] for panel in board["panels"]]
     assert len(set(identities)) == len(identities)
+    assert {*board["tags"]} == {"kvmesh"}
+    assert board["uid"] in {"kvmesh", f"kvmesh-{file.stem}"}
+    sources = {one["datasource"]["uid"] for one in board["panels"] if "datasource" in one}
+    assert sources == {"prometheus"}
 
 
 def test_the_alarms_of_the_cluster_are_those_of_the_file_and_the_runbook_explains_each() -> None:
@@ -438,16 +460,32 @@ def test_alarms_are_raised_by_what_is_wrong_and_by_nothing_else() -> None:
         assert done.returncode == 0, (done.stdout + done.stderr).decode()
 
 
-async def exported() -> set[str]:
-    """Return the names of the metrics of a router and of a pretend engine."""
-    names: set[str] = set()
+async def exported() -> list[set[tuple[str, str, str]]]:
+    """Return the samples of a pretend engine and of a router: name, label, and the label's word."""
+    body = {"model": "mock", "max_tokens": 2, "prompt": "Once upon a time. " * 20}
     async with (
         mockers() as (engine,),
         router([engine.url]) as door,
         httpx.AsyncClient(timeout=60) as client,
     ):
-        for url in (engine.url, door):
-            page = (await client.get(f"{url}/metrics")).text
-            names |= set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
-            names |= set(re.findall(r"^([a-z_:]+)", page, re.MULTILINE))
-    return names
+        await client.post(f"{door}/v1/completions", json=body)
+        pages = [(await client.get(f"{url}/metrics")).text for url in (engine.url, door)]
+    return [
+        {
+            (one.name, label, word)
+            for family in text_string_to_metric_families(page)
+            for one in family.samples
+            for label, word in {"": "", **one.labels}.items()
+        }
+        for page in pages
+    ]
+
+
+def known_series() -> dict[str, set[str]]:
+    """Return the labels of every series of ours."""
+    return {
+        f"{one.metric}{suffix}": {*table.labels, *one.labels}
+        for table in TABLES
+        for one in table.figures
+        for suffix in SUFFIXES.get(one.kind, ("",))
+    }

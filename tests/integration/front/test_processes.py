@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -117,7 +118,8 @@ async def test_processes_share_a_port_a_page_of_metrics_and_a_dashboard(routers:
             names.add((await ask(routers.url)).headers["x-kvmesh-router"])
     async with httpx.AsyncClient(timeout=60) as client:
         own = await ask(routers.url_of(1))
-        page = (await client.get(f"{routers.url}/metrics")).text
+        page = (await client.get(f"{routers.url}/metrics?names=vllm")).text
+        plain = (await client.get(f"{routers.url}/metrics")).text
         shown = await client.get(f"{routers.url}/")
         await until_ready(client, f"http://127.0.0.1:{routers.port + 1 + COUNT}")
         whole = await client.get(shown.headers["location"])
@@ -127,6 +129,9 @@ async def test_processes_share_a_port_a_page_of_metrics_and_a_dashboard(routers:
     served = [line for line in page.splitlines() if 'outcome="finished",status="2xx"' in line]
     assert [line.partition("process=")[2][:3] for line in served] == ['"0"', '"1"']
     assert all(float(line.rpartition(" ")[2]) >= 1 for line in served)
+    others = re.findall(r'^vllm:request_success_total\{process="(\d)"', page, re.MULTILINE)
+    assert others == ["0", "1"]
+    assert "vllm:" not in plain
     assert shown.status_code == 307
     assert whole.status_code == 200
     assert "kvmesh" in whole.text

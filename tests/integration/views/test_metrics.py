@@ -172,8 +172,12 @@ async def test_every_metric_of_a_picker_is_documented() -> None:
     async with live_picker.engines(1) as urls, live_picker.picker(urls) as live:
         await serve(live.gateway, live.client, chat(PROMPT), {})
         metrics = families((await live.views.get("/metrics")).text)
+        others = (await live.views.get("/metrics?names=inference")).text
+        described = (await live.views.get("/openapi.json")).json()
 
     assert "\n".join(undocumented(metrics)) == ""
+    assert re.search(r'^inference_pool_ready_pods{name="\w+"} 1.0$', others, re.MULTILINE)
+    assert described["openapi"] == "3.1.0"
     assert value(metrics, "kvmesh_picks_total", told="picked") == 1
     assert value(metrics, "kvmesh_picks_followed_total", until="to the end") == 1
     assert {name for name in documented() if name.startswith(OF_PICKERS)} <= set(metrics)

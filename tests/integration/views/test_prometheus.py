@@ -31,8 +31,14 @@ QUIET = {
     "kvmesh_shadow_overlap_blocks_total",
     "kvmesh_queue_wait_seconds",
     "kvmesh_token_parity_doubted",
+    "kvmesh_slo_requests_total",
+    "kvmesh_worker_failures_total",
+    "kvmesh_program_waits_seconds",
+    "kvmesh_program_touch",
 }
-"""What this mesh has none of: shadow policies, requests held, models in doubt."""
+"""What this mesh has none of: shadow policies, requests held, models in doubt, targets, failures,
+turns held, touches.
+"""
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import shutil
 import ssl
 import subprocess
 import time
+import tomllib
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +38,7 @@ from tests.integration.views.collector import (
 
 pytestmark = pytest.mark.integration
 
+CONVENTIONS = Path(__file__).parents[2] / "fixtures/conventions/otel.toml"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
 BODY: Final[dict[str, Any]] = {
@@ -44,6 +46,7 @@ BODY: Final[dict[str, Any]] = {
     "max_tokens": 2,
     "prompt": "Once upon a time. " * 20,
 }
+NOBODY: Final = {"x-kvmesh-router-mode": "direct", "x-kvmesh-worker-id": "nobody"}
 
 
 @pytest.fixture(autouse=True)
@@ -80,11 +83,10 @@ def parent(flags: str, trace: str = TRACE) -> dict[str, str]:
 
 
 async def test_a_request_is_one_span_below_the_clients(collector: Collector) -> None:
-    nobody = {"x-kvmesh-router-mode": "direct", "x-kvmesh-worker-id": "nobody"}
     async with traced(collector.url) as client:
         first = await client.post("/v1/completions", json=BODY, headers=parent("01"))
         await client.post("/v1/completions", json=BODY | {"stream": True}, headers=parent("01"))
-        refused = await client.post("/v1/completions", json=BODY, headers=nobody)
+        refused = await client.post("/v1/completions", json=BODY, headers=NOBODY)
 
     assert (first.status_code, refused.is_error) == (200, True)
     spans = [span for span in collector.spans if span.trace_id.hex() == TRACE]
@@ -102,7 +104,7 @@ async def test_a_request_is_one_span_below_the_clients(collector: Collector) -> 
     assert whole["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
     assert whole["gen_ai.usage.output_tokens"] == usage["completion_tokens"] == 2
     assert streamed["gen_ai.request.stream"] is True
-    assert 0 < streamed["gen_ai.server.time_to_first_token"] < 20
+    assert 0 < streamed["kvmesh.ttft_ms"] < 20_000
     assert 0 < streamed["gen_ai.response.time_to_first_chunk"] < 20
     assert [event.name for event in spans[1].events] == ["attempt", "first byte"]
     times = [spans[1].start_time_unix_nano, *(one.time_unix_nano for one in spans[1].events)]
@@ -114,15 +116,58 @@ async def test_a_request_is_one_span_below_the_clients(collector: Collector) -> 
     assert collector.resources[0]["service.name"] == "kvmesh-router"
 
 
+async def busy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer 503 to all requests but probes."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    status = b"503 Busy" if head.startswith(b"POST") else b"200 OK"
+    length = b"content-length: %d\r\nconnection: close" % len(live_router.MODELS)
+    writer.write(b"HTTP/1.1 %b\r\n%b\r\n\r\n%b" % (status, length, live_router.MODELS))
+    writer.close()
+
+
+async def test_names_are_those_of_the_conventions(collector: Collector) -> None:
+    """Of all spans and events: each name and its type, but those that begin with `kvmesh.`."""
+    convention = tomllib.loads(CONVENTIONS.read_text())["attributes"]
+    server = await asyncio.start_server(busy, "127.0.0.1", 0)
+    gone = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    chat = {"model": "mock", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
+    async with (
+        mockers() as (engine,),
+        server,
+        live_router.client_of(
+            live_router.router([gone, engine.url], log=LogSettings(otlp_endpoint=collector.url))
+        ) as client,
+    ):
+        for number in range(8):
+            asked = BODY | {"prompt": f"{number} " * 200}
+            await client.post("/v1/completions", json=asked, headers={"session-id": "of codex"})
+        await client.post("/v1/chat/completions", json=chat, headers={"x-kvmesh-session": "own"})
+        await client.post("/v1/completions", json=BODY, headers=NOBODY)
+        port = int(engine.url.rpartition(":")[2])
+
+    events = [event for span in collector.spans for event in span.events]
+    pairs = [attributes(one) for one in (*collector.spans, *events)]
+    named = {name: value for pair in pairs for name, value in pair.items()}
+    foreign = {name: value for name, value in named.items() if not name.startswith("kvmesh.")}
+    types = {"string": str, "int": int, "double": float, "boolean": bool}
+    wrong = {
+        name: value
+        for name, value in foreign.items()
+        if name not in convention or type(value) is not types[convention[name]]
+    }
+    assert wrong == {}
+    made = [attributes(span) for span in collector.spans]
+    (streamed,) = (one for one in made if one.get("gen_ai.operation.name") == "chat")
+    (refused,) = (one for one in made if "server.address" not in one)
+    sessions = sorted(one.get("gen_ai.conversation.id", "") for one in made)
+    assert sessions == ["", *["of codex"] * 8, "own"]
+    assert streamed["gen_ai.conversation.id"] == "own"
+    assert (streamed["server.address"], streamed["server.port"]) == ("127.0.0.1", port)
+    assert refused["error.type"] == str(refused["http.response.status_code"])
+    assert {"gen_ai.usage.input_tokens", "kvmesh.failure", "url.full"} <= named.keys()
+
+
 async def test_an_attempt_that_fails_is_told_with_the_next(collector: Collector) -> None:
-
-    async def busy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        status = b"503 Busy" if head.startswith(b"POST") else b"200 OK"
-        length = b"content-length: %d\r\nconnection: close" % len(live_router.MODELS)
-        writer.write(b"HTTP/1.1 %b\r\n%b\r\n\r\n%b" % (status, length, live_router.MODELS))
-        writer.close()
-
     server = await asyncio.start_server(busy, "127.0.0.1", 0)
     gone = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with (

@@ -218,8 +218,10 @@ class Side:
         ]
         found["histograms"] = [
             (one.total, one.cumulative())
-            for one in (totals.ttft_s, totals.itl_s, totals.duration_s)
-            for one in (totals.ttft_s, totals.itl_s, totals.duration_s)
+            for one in (
+                *(totals.ttft_s, totals.itl_s, totals.duration_s),
+                *(totals.prompt_sizes, totals.output_sizes),
+            )
         ]
         return found
 

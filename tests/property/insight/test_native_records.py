@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh import _native
-from kvmesh.core.insight.histogram import SECONDS
+from kvmesh.core.insight.histogram import SECONDS, TOKENS
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond
 from tests.reference.insight.histogram import Histogram
 
@@ -22,7 +22,7 @@ def test_histograms_count_alike(values: list[float]) -> None:
 
 
 def test_a_row_of_totals_is_a_traffic_second() -> None:
-    totals = _native.Totals(KEPT_S, SECONDS)
+    totals = _native.Totals(KEPT_S, SECONDS, TOKENS)
     totals.refused(7.5)
 
     assert [TrafficSecond(*row) for row in totals.rows(0)] == [TrafficSecond(7, refused=1)]

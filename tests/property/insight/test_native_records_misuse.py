@@ -8,7 +8,7 @@ import pytest
 
 from kvmesh._native import Histogram, Record, Ring, Totals
 from kvmesh.core.insight.decision_record import thin
-from kvmesh.core.insight.histogram import SECONDS
+from kvmesh.core.insight.histogram import SECONDS, TOKENS
 from kvmesh.core.insight.traffic import KEPT_S
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
@@ -29,7 +29,7 @@ def record() -> Any:
 
 @pytest.mark.parametrize("given", [None, 7, b"a", decide()])
 def test_totals_take_records_alone(given: Any) -> None:
-    totals = Totals(KEPT_S, SECONDS)
+    totals = Totals(KEPT_S, SECONDS, TOKENS)
 
     with pytest.raises(TypeError):
         totals.compared(given)
@@ -62,7 +62,7 @@ def test_wrong_arguments_are_told() -> None:
 
 @pytest.mark.parametrize("now", [float("nan"), float("inf"), 1e300])
 def test_a_time_that_is_none_is_counted_nowhere(now: float) -> None:
-    totals = Totals(KEPT_S, SECONDS)
+    totals = Totals(KEPT_S, SECONDS, TOKENS)
 
     with pytest.raises(ValueError, match="a time is a finite number of seconds"):
         totals.refused(now)

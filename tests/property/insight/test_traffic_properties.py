@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh._native import Totals
-from kvmesh.core.insight.histogram import SECONDS
+from kvmesh.core.insight.histogram import SECONDS, TOKENS
 from kvmesh.core.insight.traffic import TrafficSecond
 
 KEPT_S = 10
@@ -12,7 +12,7 @@ KEPT_S = 10
 
 @given(steps=st.lists(st.integers(-3, 12), max_size=40), since=st.integers(900, 1500))
 def test_the_newest_seconds_are_kept_in_order(steps: list[int], since: int) -> None:
-    totals = Totals(KEPT_S, SECONDS)
+    totals = Totals(KEPT_S, SECONDS, TOKENS)
     naive: dict[int, int] = {}
     second = 1000
 

@@ -53,10 +53,12 @@ def _rounded(number: float) -> int:
 class Totals:
     """Counts requests as they are decided and as they end, within these calls."""
 
-    def __init__(self, kept_s: int, bounds: Sequence[float]) -> None:
-        self.ttft_s = Histogram(bounds)
-        self.itl_s = Histogram(bounds)
-        self.duration_s = Histogram(bounds)
+    def __init__(self, kept_s: int, times: Sequence[float], sizes: Sequence[float]) -> None:
+        self.ttft_s = Histogram(times)
+        self.itl_s = Histogram(times)
+        self.duration_s = Histogram(times)
+        self.prompt_sizes = Histogram(sizes)
+        self.output_sizes = Histogram(sizes)
         self.prompt_tokens = 0
         self.output_tokens = 0
         self.best_tokens = 0
@@ -140,7 +142,12 @@ class Totals:
         duration_s = max(0.0, ended_s - record.decided_s)
         output = record.reported.completion_tokens if record.reported is not None else 0
         output = output or record.output_tokens
+        asked = record.prompt_tokens
+        if record.reported is not None:
+            asked = record.reported.prompt_tokens
         self.duration_s.observe(duration_s)
+        self.prompt_sizes.observe(asked)
+        self.output_sizes.observe(output)
         size, overlap = record.block_size, record.overlap_blocks
         self.prompt_tokens += record.prompt_tokens
         self.output_tokens += output

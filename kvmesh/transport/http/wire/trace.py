@@ -51,8 +51,8 @@ class Trace(msgspec.Struct, eq=False):
     `line` is the header line that the next hop gets, in place of what `left_out` names of the
     client's. `events` are (time, name, text); `first_s` is when the answer began, 0.0 before.
     `added` are the headers that were added to the answer, `record` and `model` what a router knows
-    of the request, `failure` the last attempt's. `keep` takes it at its end; None: it is not
-    sampled, and nobody does.
+    of the request, `failure` the last attempt's, `conversation` the client's name of its session.
+    `keep` takes it at its end; None: it is not sampled, and nobody does.
     """
 
     trace_id: bytes
@@ -76,6 +76,7 @@ class Trace(msgspec.Struct, eq=False):
     added: Headers = ()
     record: object = None
     model: str = ""
+    conversation: str = ""
     events: list[tuple[float, str, str]] = []
 
     def context(self) -> bytes:

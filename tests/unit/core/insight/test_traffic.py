@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmesh._native import Totals
-from kvmesh.core.insight.histogram import SECONDS
+from kvmesh.core.insight.histogram import SECONDS, TOKENS
 from kvmesh.core.insight.traffic import (
     Sketch,
     TrafficSecond,
@@ -30,7 +30,7 @@ def sketch_of(durations: Sequence[float]) -> Sketch:
 
 
 def test_only_the_last_seconds_are_kept() -> None:
-    totals = Totals(10, SECONDS)
+    totals = Totals(10, SECONDS, TOKENS)
 
     for second in range(100):
         totals.refused(second)
