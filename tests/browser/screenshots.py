@@ -142,7 +142,7 @@ async def opened(
     await page.goto(f"{url}/")
     await expect(page.locator("#link")).to_have_text("live")
     await expect(page.locator("#requests tbody .id").first).to_be_attached()
-    await expect(page.locator("figure path.ours").nth(4)).to_be_attached()
+    await expect(page.locator("figure").filter(has=page.locator("path.ours"))).to_have_count(3)
     yield page
     await context.close()
 

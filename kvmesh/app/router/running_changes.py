@@ -58,7 +58,7 @@ class RunningChanges:
         """Return the replica as the dashboard sees it."""
         view = RouterView(context, mesh, admin.warnings, admin.sources, self.view_policy, traffic)
         view.tuning = self.view_tuning
-        traffic.replicas = view.replica_states
+        traffic.replicas, traffic.siblings = view.replica_states, mesh.replicas
         return view
 
     def view_tuning(self) -> list[TuningRow]:

@@ -98,7 +98,7 @@ const BUCKETS = [
   { name: "Replicas", kind: "num", fill: (cell, row) => { cell.textContent = `${row.ready_replicas}/${row.replicas}`; cell.classList.toggle("bad", !row.ready_replicas); } },
   { name: "Workers", kind: "num", fill: (cell, row) => { cell.textContent = `${row.usable_workers}/${row.workers}`; cell.classList.toggle("bad", !row.usable_workers); } },
   ...figureColumns("buckets"),
-  { name: "Cache in use", fill: (cell, row) => meter(cell, ratio(row.used_blocks, row.total_blocks), row.total_blocks ? percent(row.used_blocks / row.total_blocks) : "not told") },
+  { name: "Cache in use", kind: "num", fill: (cell, row) => { cell.textContent = row.total_blocks ? percent(row.used_blocks / row.total_blocks) : "not told"; } },
 ];
 
 export function drawBuckets(overview, matches) {
@@ -133,12 +133,12 @@ const MODELS = sharesOf("Model", "model", "not named");
 const TENANTS = sharesOf("Tenant", "tenant", "no tenant named");
 
 // Draws who asks for what: nothing where it is not told, no tenants where none is named.
-export function drawShares({ models = [], tenants = [] }, matches) {
+export function drawShares({ models = [], tenants = [] }, matches, ofTenant) {
   const named = tenants.some((one) => one.tenant);
   $("model-part").hidden = !models.length;
   $("tenant-part").hidden = !named;
   $("share-parts").hidden = !models.length && !named;
   $("share-parts").classList.toggle("single", !models.length || !named);
   if (models.length) syncRows($("models"), MODELS, models.filter((row) => matches(row.model)), (row) => row.model, "No model matches the filter.");
-  if (named) syncRows($("tenants"), TENANTS, tenants.filter((row) => matches(row.tenant)), (row) => row.tenant, "No tenant matches the filter.");
+  if (named) syncRows($("tenants"), TENANTS, tenants.filter((row) => ofTenant(row.tenant)), (row) => row.tenant, "No tenant matches the filter.");
 }

@@ -3,6 +3,7 @@
 import { FIGURES } from "./figures.js";
 
 export const count = (value, digits = 0) => (value ?? 0).toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+export const short = (value) => Math.round(value).toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
 export const counted = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 export const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0)} %`);
 export const clock = (unix) => new Date(unix * 1000).toLocaleTimeString([], { hourCycle: "h23" });

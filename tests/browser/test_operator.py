@@ -1,0 +1,107 @@
+"""What an operator does with the dashboard in a real Chromium: finds requests, sees changes."""
+
+import httpx
+import pytest
+
+from tests.browser.needs import WHY_NOT
+from tests.integration.support.live_router import chat
+
+if WHY_NOT:
+    pytest.skip(WHY_NOT, allow_module_level=True)
+
+from playwright.async_api import Page, expect
+
+from tests.browser.pages import MARKS, PROMPT
+
+pytestmark = MARKS
+
+SILENT = """
+const Real = window.EventSource;
+window.EventSource = class extends Real {
+  addEventListener(name, listener) {
+    super.addEventListener(name, (event) => {
+      const told = JSON.parse(event.data);
+      if (name === "decisions") return;
+      told.decisions = [];
+      listener({ data: JSON.stringify(told) });
+    });
+  }
+};
+"""
+"""Makes a page hear of no request: what it shows then it has asked for."""
+
+XSS = "<img/src=x/onerror=document.title=1>"
+
+
+async def test_requests_are_found_by_tenant_and_by_id_that_the_stream_has_not_told(
+    page: Page, alone: httpx.AsyncClient
+) -> None:
+    body = {"model": "mock", "max_tokens": 2, "messages": [{"role": "user", "content": PROMPT}]}
+    for number, tenant in enumerate(("kitchen", "garden", XSS)):
+        headers = {"x-kvmesh-tenant": tenant, "x-request-id": f"look-{number}"}
+        await alone.post("/v1/chat/completions", json=body, headers=headers)
+    await page.add_init_script(SILENT)
+    await page.goto(f"{alone.base_url}/")
+    await expect(page.locator("#requests")).to_contain_text("No request yet")
+    ids = page.locator("#requests tbody .id")
+    box = page.get_by_role("searchbox", name="Search requests by id or tenant")
+
+    await box.fill("tenant:garden")
+    await expect(ids).to_have_text(["look-1"])
+    await expect(page.locator("#tenants tbody tr")).to_have_count(1)
+    await expect(page.locator("#workers tbody tr")).to_have_count(3)
+    await box.fill("LOOK-0")
+    await expect(ids).to_have_text(["look-0"])
+    await ids.click()
+    await expect(page.locator("#detail")).to_contain_text("Went to")
+    await page.keyboard.press("Escape")
+    await box.fill(XSS)
+    await expect(ids).to_have_text(["look-2"])
+    await expect(page.locator("#requests td.tenant")).to_have_text(XSS)
+    assert await page.locator("img").count() == 1
+    await box.fill("tenant:nobody")
+    await expect(page.locator("#requests")).to_contain_text("No request matches")
+
+
+async def test_what_changed_is_marked_on_the_curves_and_listed(
+    page: Page, alone: httpx.AsyncClient
+) -> None:
+    await page.goto(f"{alone.base_url}/")
+    marks = page.locator("#marks li")
+    await expect(marks.first).to_contain_text("default-0: started")
+    body = {"formula": "lmetric", "at_once": True}
+    assert (await alone.put("/admin/policy", json=body)).status_code == 200
+    assert (await alone.put("/admin/admission", json={"max_queued": 7})).status_code == 200
+
+    await expect(page.locator("#marks")).to_contain_text("default-0: kv:lmetric on trial")
+    await expect(page.locator("#marks .policy").last).to_contain_text("kept")
+    await expect(page.locator("#marks .setting")).to_contain_text("bounds of admission changed")
+    flags = page.locator("figure").first.locator(".flag title")
+    await expect(flags.first).to_be_attached()
+    assert "lmetric" in "".join(await flags.all_text_contents())
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+async def test_no_table_is_clipped_and_no_page_scrolls_sideways(
+    page: Page, alone: httpx.AsyncClient, width: int
+) -> None:
+    await page.set_viewport_size({"width": width, "height": 900})
+    for number in range(4):
+        await chat(alone, PROMPT + "sweet " * 200 * (number % 2), f"wide-{number}")
+    await page.goto(f"{alone.base_url}/")
+    await expect(page.locator("#requests tbody .id").first).to_be_visible()
+    await expect(page.locator("#prefixes tbody tr").first).to_be_visible()
+
+    clipped = await page.evaluate(
+        """() => [...document.querySelectorAll('.scroll')]
+             .filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth)
+             .map((one) => `${one.firstElementChild.id}: ${one.scrollWidth}`)"""
+    )
+    whole, prefixes = await page.evaluate(
+        """() => [document.documentElement, document.getElementById('prefix-part')]
+             .map((one) => one.getBoundingClientRect().height)"""
+    )
+
+    assert clipped == []
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    assert prefixes <= whole / 6
