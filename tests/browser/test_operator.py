@@ -1,10 +1,14 @@
 """What an operator does with the dashboard in a real Chromium: finds requests, sees changes."""
 
+from pathlib import Path
+
 import httpx
 import pytest
 
+from kvmesh.settings.requests import AdmissionSettings
 from tests.browser.needs import WHY_NOT
-from tests.integration.support.live_router import chat
+from tests.integration.support.live_router import chat, router
+from tests.integration.support.two_tenants import tenants
 
 if WHY_NOT:
     pytest.skip(WHY_NOT, allow_module_level=True)
@@ -12,6 +16,7 @@ if WHY_NOT:
 from playwright.async_api import Page, expect
 
 from tests.browser.pages import MARKS, PROMPT
+from tests.browser.test_login import log_in
 
 pytestmark = MARKS
 
@@ -105,3 +110,82 @@ async def test_no_table_is_clipped_and_no_page_scrolls_sideways(
     assert clipped == []
     assert await page.evaluate("document.documentElement.scrollWidth") <= width
     assert prefixes <= whole / 6
+
+
+async def test_a_worker_is_drained_after_a_question_and_used_again(
+    page: Page, engines: list[str]
+) -> None:
+    async with router(engines[:2]) as url:
+        await page.goto(f"{url}/")
+        row = page.locator("#workers tbody tr", has_text="w0")
+        dialog = page.get_by_role("dialog", name="Worker w0")
+        await row.get_by_role("button", name="w0").focus()
+        await page.keyboard.press("Enter")
+        await expect(dialog).to_contain_text("Time to first token")
+        await dialog.get_by_role("button", name="Drain …").click()
+        question = dialog.get_by_role("group", name="Drain w0? 1 worker of bucket default stays")
+        await expect(question.get_by_role("button", name="Cancel")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(question).to_be_hidden()
+
+        await dialog.get_by_role("button", name="Drain …").click()
+        await dialog.get_by_role("button", name="Drain w0").click()
+
+        await expect(dialog.get_by_role("status")).to_contain_text("Told to drain")
+        await expect(row.locator("td.state")).to_have_text("draining")
+        await expect(page.locator("#tiles")).to_contain_text("1 drains")
+        await expect(page.locator("#marks .drain")).to_contain_text("w0: drains")
+        await dialog.get_by_role("button", name="Use it again …").click()
+        await dialog.get_by_role("button", name="Use w0").click()
+        await expect(row.locator("td.state")).not_to_have_text("draining")
+        await page.keyboard.press("Escape")
+        await expect(dialog).to_be_hidden()
+
+
+async def test_a_token_that_is_asked_for_is_asked_for(
+    page: Page, engines: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("sesame")
+    limits = AdmissionSettings(admin_token_file=tmp_path / "token")
+    async with router(engines[:1], admission=limits) as url:
+        await page.goto(f"{url}/")
+        await page.locator("#workers .id").click()
+        dialog = page.get_by_role("dialog", name="Worker w0")
+        await dialog.get_by_role("button", name="Drain …").click()
+        await expect(dialog).to_contain_text("No worker of bucket default would be left")
+        await dialog.get_by_role("button", name="Drain w0").click()
+        await expect(dialog.get_by_role("status")).to_contain_text("send the token")
+        await dialog.get_by_label("Admin token").fill("sesame")
+        await dialog.get_by_role("button", name="Drain w0").click()
+        await expect(dialog.get_by_role("status")).to_contain_text("Told to drain")
+
+
+async def test_settings_in_force_are_shown_when_asked_for(page: Page, engines: list[str]) -> None:
+    async with router(engines[:1]) as url, httpx.AsyncClient(base_url=url) as client:
+        await client.put("/admin/admission", json={"max_queued": 7})
+        await page.goto(f"{url}/")
+        await page.get_by_text("Settings in force").click()
+        changed = page.locator("#settings tr", has_text="max-queued").first
+        await expect(changed).to_contain_text("7")
+        await expect(changed).to_contain_text("changed while it runs")
+        await expect(page.locator("#settings")).not_to_contain_text("kv-overlap-score-weight")
+        await page.get_by_role("button", name="With those at their defaults").click()
+        await expect(page.locator("#settings")).to_contain_text("kv-overlap-score-weight")
+
+
+async def test_who_may_not_operate_is_not_asked_to(page: Page, tmp_path: Path) -> None:
+    async with tenants("router", tmp_path, apart=False) as door:
+        await page.goto(f"{door.url}/")
+        await log_in(page, door.keys["ann"])
+        await expect(page.locator("#settings-part")).to_be_hidden()
+        await page.locator("#workers .id").click()
+        dialog = page.get_by_role("dialog", name="Worker w0")
+        await expect(dialog).to_contain_text("State")
+        await expect(dialog.get_by_role("button")).to_have_text(["Close"])
+        await page.keyboard.press("Escape")
+        await page.get_by_role("button", name="Log out").click()
+        await log_in(page, door.keys["boss"])
+        await page.locator("#workers .id").click()
+        await dialog.get_by_role("button", name="Drain …").click()
+        await dialog.get_by_role("button", name="Drain w0").click()
+        await expect(dialog.get_by_role("status")).to_contain_text("Told to drain")

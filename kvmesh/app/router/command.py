@@ -268,7 +268,7 @@ class RouterServer:
             )
             door.mount(serving, routes)
             ports = await open_ports(settings.http, routes, stack, settings.admission.tenant_header)
-            changes = RunningChanges(context, self.mesh.replicas, settings)
+            changes = RunningChanges(context, self.mesh, settings)
             admin = self._admin(context, check, changes, ports)
             await admin.share(stack)
             errors = INTERNAL_ERRORS.of(lambda: stop.errors)
@@ -277,7 +277,7 @@ class RouterServer:
             )
             watch = self._programs.mount(context, self._viewers, admin, ports.all())
             traffic = self._traffic(context, admin)
-            view = changes.view(context, self.mesh, admin, traffic)
+            view = changes.view(admin, traffic)
             view.role = door.role
             view.programs = lambda: watch.seen.rows
             pages = ViewPages(view, self._viewers)
@@ -353,7 +353,7 @@ class RouterServer:
         for door in ports.all():
             admin.mount_probes(door)
         admin.mount(ports.admin)
-        changes.mount(admin, ports.admin, self.settings.admission)
+        changes.mount(admin, ports)
         return admin
 
     def _traffic(self, context: RoutingContext, admin: RouterAdmin) -> TrafficWatch:

@@ -2,7 +2,7 @@
 // Line charts in plain SVG. All text goes in as text nodes.
 
 const SVG = "http://www.w3.org/2000/svg";
-const LEFT = 54, RIGHT = 10, TOP = 18, BOTTOM = 22, APART = 16;
+const LEFT = 54, RIGHT = 10, TOP = 18, BOTTOM = 22, APART = 36;
 
 function shape(name, attributes, text) {
   const element = document.createElementNS(SVG, name);

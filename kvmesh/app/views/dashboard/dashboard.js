@@ -10,10 +10,12 @@ import { drawPrefixes } from "./prefixes.js";
 import { drawProblems } from "./problems.js";
 import { drawPrograms } from "./programs.js";
 import { drawRequests } from "./requests.js";
-import { leaveIfOver, showSession } from "./session.js";
+import { leaveIfOver, mayOperate, showSession } from "./session.js";
+import "./settings.js";
 import { drawTiles } from "./tiles.js";
 import { forgetSeconds, takeSeconds } from "./traffic.js";
 import { drawTuning } from "./tuning.js";
+import { refreshWorker, showWorker } from "./workers.js";
 
 const KEPT_S = 610, KEPT_ROWS = 300, SEARCH_MS = 300, SEARCHED = 100, TENANT = "tenant:", STALLED_MS = 6000, GONE_MS = 3000, HIDDEN_MS = 60000;
 const OPEN_WARNINGS = 4;
@@ -127,6 +129,7 @@ function render() {
   drawCurves(overview);
   const rows = drawRequests([...new Map([...state.found, ...state.rows]).values()], ofTenant, state.anew), workers = drawWorkers(overview, matches, draw);
   state.anew = false;
+  refreshWorker(overview);
   const replicas = drawReplicas(overview, matches);
   drawBuckets(overview, matches);
   drawShares(overview, matches, ofTenant);
@@ -222,6 +225,10 @@ $("held").addEventListener("click", () => {
 $("requests").addEventListener("click", (event) => {
   const key = event.target.closest("tr")?.dataset.key, row = state.rows.get(key) ?? state.found.get(key);
   if (row) showDetail(row.request_id, row.key);
+});
+$("workers").addEventListener("click", (event) => {
+  const row = event.target.closest(".id")?.closest("tr");
+  if (row) showWorker(state.overview, row.dataset.key, mayOperate() && !$("main").classList.contains("limited"));
 });
 const wanted = new URLSearchParams(location.hash.slice(1)).get("request");
 if (wanted) showDetail(wanted);

@@ -8,7 +8,10 @@ const COLLATOR = new Intl.Collator("en", { numeric: true });
 const $ = (id) => document.getElementById(id);
 
 const WORKERS = [
-  { name: "Worker", head: true, value: (row) => row.worker, fill: (cell, row) => { cell.textContent = row.worker; cell.title = `${row.url} ${row.models.join(", ")}, sidecar ${row.version || "of a version not told"}`; } },
+  { name: "Worker", head: true, value: (row) => row.worker, fill: (cell, row) => {
+    const button = cell.firstChild ?? cell.appendChild(build("button", { type: "button", class: "id", "aria-haspopup": "dialog" }, build("span")));
+    if (button.textContent !== row.worker) button.firstChild.textContent = row.worker;
+    cell.title = `${row.url} ${row.models.join(", ")}, sidecar ${row.version || "of a version not told"}`; } },
   { name: "Bucket", kind: "p2", value: (row) => row.bucket, fill: (cell, row) => { cell.textContent = row.bucket; } },
   { name: "State", value: (row) => (row.usable && !row.hung ? standingOf(row)[0] : ` ${row.why_not}`), fill: (cell, row) => {
     const [words, kind] = standingOf(row);

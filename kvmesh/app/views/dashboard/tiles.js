@@ -45,7 +45,7 @@ export function drawTiles(overview) {
   const estimated = workers.filter((one) => one.trust === "estimated").length;
   const guessed = workers.filter((one) => one.trust === "approx").length;
   const doubtful = workers.filter((one) => one.trust === "catching-up" || one.trust === "degraded").length;
-  const failing = workers.filter(fails).length;
+  const failing = workers.filter(fails).length, leaving = workers.filter((one) => one.why_not === "draining").length;
   const add = (rows, key) => rows.reduce((all, one) => all + (one[key] ?? 0), 0);
   const held = traffic?.held ?? add(replicas, "queued"), waiting = traffic?.queued ?? add(workers, "waiting_requests");
   const best = minute.saved ?? minute.cached ?? minute.predicted;
@@ -67,7 +67,7 @@ export function drawTiles(overview) {
   const programs = overview.buckets.reduce((all, one) => all + (one.figures?.programs ?? 0), 0);
   const turns = overview.buckets.reduce((all, one) => all + (one.figures?.programs_waiting ?? 0), 0);
   tile("programs", "Programs", count(programs), turns ? `${count(turns)} wait for a turn` : programs ? "none waits for a turn" : "no agent’s session", turns ? "warn" : "");
-  tile("workers", "Workers usable", `${usable} of ${workers.length}`, failing ? `${failing} failing` : doubtful ? `${doubtful} in doubt` : guessed ? `${guessed} by guesses, without KV events` : estimated ? `${estimated} estimated: caches change faster than requests start` : "all trusted",
+  tile("workers", "Workers usable", `${usable} of ${workers.length}`, failing ? `${failing} failing` : leaving ? `${leaving} ${leaving === 1 ? "drains" : "drain"}` : doubtful ? `${doubtful} in doubt` : guessed ? `${guessed} by guesses, without KV events` : estimated ? `${estimated} estimated: caches change faster than requests start` : "all trusted",
     usable < workers.length || failing ? (usable ? "warn" : "bad") : "");
   const disagree = replicas.some((one) => one.agreement === "disagrees"), agree = replicas.some((one) => one.agreement === "agrees");
   tile("replicas", "Replicas ready", `${ready} of ${replicas.length}`,
