@@ -7,6 +7,7 @@ pictures go to docs/images. Needs Chromium and playwright; takes about three min
 import argparse
 import asyncio
 import contextlib
+import os
 import random
 import sys
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import httpx
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, Locator, Page, async_playwright, expect
 
 from kvmesh.settings.requests import FailureSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
@@ -25,7 +26,7 @@ from tests.integration.support.live_router import router
 from tests.integration.support.two_tenants import tenants
 
 IMAGES: Final = Path(__file__).parents[2] / "docs" / "images"
-DESK: Final = (1280, 1000)
+DESK: Final = (1440, 1080)
 PHONE: Final = (390, 844)
 MODELS: Final = ("Qwen/Qwen3-32B", "Llama-3.3-70B")
 ENGINES: Final = 4
@@ -98,6 +99,7 @@ async def mesh(port: int) -> AsyncIterator[str]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "kvmesh", "up", "--http-port", str(port), *names),
             *("--engines", str(ENGINES), "--num-gpu-blocks", "8192", "--data-dir", folder),
+            env=os.environ | {"KVMESH_SHOW_PREFIX_TEXT": "true"},
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )
@@ -147,9 +149,9 @@ async def opened(
     await context.close()
 
 
-async def take(page: Page, name: str) -> None:
+async def take(shown: Page | Locator, name: str) -> None:
     path = IMAGES / f"dashboard{name}.png"
-    await page.screenshot(path=path, animations="disabled")
+    await shown.screenshot(path=path, animations="disabled")
     print(f"{path.name}: {path.stat().st_size // 1024} KiB")  # noqa: T201
 
 
@@ -161,6 +163,12 @@ async def take_mesh(browser: Browser, port: int) -> None:
             await page.locator("#requests tbody tr", has_text="done").first.locator(".id").click()
             await expect(page.locator("#detail h3").first).to_be_visible()
             await take(page, "-request")
+            await page.keyboard.press("Escape")
+            await expect(page.locator("#prefixes q").first).to_be_visible()
+            await take(page.locator("#prefix-part"), "-prefixes")
+            await page.locator("#workers .id").first.click()
+            await page.get_by_role("button", name="Drain …").click()
+            await take(page.locator("#worker"), "-drain")
         async with opened(browser, url, dark=True) as page:
             await take(page, "-dark")
         async with opened(browser, url, PHONE) as page:

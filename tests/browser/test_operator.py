@@ -1,11 +1,14 @@
 """What an operator does with the dashboard in a real Chromium: finds requests, sees changes."""
 
+import asyncio
+import re
 from pathlib import Path
 
 import httpx
 import pytest
 
-from kvmesh.settings.requests import AdmissionSettings
+from kvmesh.core.insight.prefix_texts import EVERY_S
+from kvmesh.settings.requests import AdmissionSettings, DecisionSettings
 from tests.browser.needs import WHY_NOT
 from tests.integration.support.live_router import chat, router
 from tests.integration.support.two_tenants import tenants
@@ -189,3 +192,32 @@ async def test_who_may_not_operate_is_not_asked_to(page: Page, tmp_path: Path) -
         await dialog.get_by_role("button", name="Drain …").click()
         await dialog.get_by_role("button", name="Drain w0").click()
         await expect(dialog.get_by_role("status")).to_contain_text("Told to drain")
+
+
+async def test_prefixes_say_what_they_begin_with_where_that_is_kept(
+    page: Page, engines: list[str]
+) -> None:
+    kept = DecisionSettings(show_prefix_text=True)
+    async with (
+        router(engines[:1], decision=kept) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        for number in range(3):
+            await chat(client, f"{XSS} {PROMPT}", f"said-{number}")
+            await asyncio.sleep(EVERY_S)
+        await page.goto(f"{url}/")
+        words = page.locator("#prefixes q").first
+        await expect(words).to_contain_text(XSS)
+        await expect(words).to_contain_text("All that everybody asks about")
+        assert await page.locator("img").count() == 1
+        assert await page.title() != "1"
+
+
+async def test_prefixes_are_told_by_their_keys_where_no_text_is_kept(
+    page: Page, alone: httpx.AsyncClient
+) -> None:
+    for number in range(3):
+        await chat(alone, PROMPT, f"unsaid-{number}")
+    await page.goto(f"{alone.base_url}/")
+    await expect(page.locator("#prefixes code").first).to_have_text(re.compile("^[0-9a-f]{8}$"))
+    assert "everybody" not in (await alone.get("/v1/overview")).text

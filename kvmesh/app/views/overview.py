@@ -108,7 +108,7 @@ class PrefixRow(msgspec.Struct, frozen=True):
     """A beginning of `depth` blocks that requests lately shared; `core.insight.hot_prefixes`.
 
     Keys are hexadecimal; `parent` is the prefix it goes on from, "" for none. `workers` hold it
-    whole, as the index knows.
+    whole, as the index knows. `text` is its beginning, "" where that is not kept.
     """
 
     key: str
@@ -119,6 +119,7 @@ class PrefixRow(msgspec.Struct, frozen=True):
     share: float
     cached_share: float
     workers: tuple[str, ...]
+    text: str = ""
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -333,4 +334,5 @@ def _add_prefixes(one: PrefixRow, other: PrefixRow) -> PrefixRow:
         share=one.share + other.share,
         cached_share=cached / requests,
         workers=tuple(sorted({*one.workers, *other.workers})),
+        text=one.text or other.text,
     )

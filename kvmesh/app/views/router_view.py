@@ -229,10 +229,10 @@ class RouterView:
     def _prefixes(self) -> list[PrefixRow]:
         """Return the hottest prefixes with who holds them: one look into the index for each."""
         context = self._context
-        now = context.clock()
+        now, size, texts = context.clock(), context.scheduler.options.block_size, context.texts
         rows: list[PrefixRow] = []
         for one in self._log.prefixes.hottest(MAX_PREFIXES, now):
-            last_block = BlockHashes.of([one.key], context.scheduler.options.block_size)
+            last_block = BlockHashes.of([one.key], size)
             holders, _ = context.scheduler.overlaps.find_groups(last_block, now)
             rows.append(
                 PrefixRow(
@@ -244,6 +244,7 @@ class RouterView:
                     share=round(one.share, 4),
                     cached_share=round(one.cached_share, 4),
                     workers=tuple(sorted(holders)),
+                    text=texts.find(one.key, one.depth, one.depth * size) if texts else "",
                 )
             )
         return rows
