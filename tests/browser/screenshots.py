@@ -26,7 +26,7 @@ from tests.integration.support.live_router import router
 from tests.integration.support.two_tenants import tenants
 
 IMAGES: Final = Path(__file__).parents[2] / "docs" / "images"
-DESK: Final = (1440, 1080)
+DESK: Final = (1280, 1000)
 PHONE: Final = (390, 844)
 MODELS: Final = ("Qwen/Qwen3-32B", "Llama-3.3-70B")
 ENGINES: Final = 4

@@ -89,10 +89,30 @@ async def test_what_changed_is_marked_on_the_curves_and_listed(
     assert "lmetric" in "".join(await flags.all_text_contents())
 
 
+TROUBLED = """
+const Real = window.EventSource;
+window.EventSource = class extends Real {
+  addEventListener(name, listener) {
+    super.addEventListener(name, (event) => {
+      const told = JSON.parse(event.data);
+      for (const one of told.workers ?? []) {
+        one.worker += "-of-a-long-name-7d9f8b6c5-x2x4z";
+        one.why_not = "ejected, 17 of 20 failed (500), asked again in 14.9 s";
+        Object.assign(one, { usable: false, failures: 17, attempts: 20, active_requests: 12345 });
+      }
+      listener({ data: JSON.stringify(told) });
+    });
+  }
+};
+"""
+"""Makes a page hear of workers with long names, all of them in trouble."""
+
+
 @pytest.mark.parametrize("width", [390, 1440])
 async def test_no_table_is_clipped_and_no_page_scrolls_sideways(
     page: Page, alone: httpx.AsyncClient, width: int
 ) -> None:
+    await page.add_init_script(TROUBLED)
     await page.set_viewport_size({"width": width, "height": 900})
     for number in range(4):
         await chat(alone, PROMPT + "sweet " * 200 * (number % 2), f"wide-{number}")

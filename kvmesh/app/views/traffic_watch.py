@@ -113,10 +113,14 @@ class TrafficWatch:
             warning_problems(self.warnings(), context.router_id, context.bucket),
         )
         self._problems.check(found, now)
+        self.mark(now)
+
+    def mark(self, now: float) -> None:
+        """Note what changed. O(workers)."""
         self.marks.look(chain(self._seen_workers(now), self._seen_siblings()), now)
-        if context.router.admission != self._admission:
-            self._admission = context.router.admission
-            self.marks.add("setting", self._admission.by, "bounds of admission changed", now)
+        if (admission := self._context.router.admission) != self._admission:
+            self._admission = admission
+            self.marks.add("setting", admission.by, "bounds of admission changed", now)
 
     def _seen_workers(self, now: float) -> Iterator[SeenMember]:
         why_not = self._context.workers.membership.why_not

@@ -1,6 +1,6 @@
 "use strict";
 // Tables of what there is: workers, replicas, buckets; models and tenants; shadow policies.
-import { build, bytesOfDigest, count, counted, fails, figureColumns, meter, milliseconds, percent, sortable, standingOf, syncRows } from "./parts.js";
+import { build, bytesOfDigest, count, counted, fails, figureColumns, meter, milliseconds, nameButton, percent, sortable, standingOf, syncRows } from "./parts.js";
 import { ratio } from "./traffic.js";
 
 const MAPPED = 16;
@@ -9,14 +9,13 @@ const $ = (id) => document.getElementById(id);
 
 const WORKERS = [
   { name: "Worker", head: true, value: (row) => row.worker, fill: (cell, row) => {
-    const button = cell.firstChild ?? cell.appendChild(build("button", { type: "button", class: "id", "aria-haspopup": "dialog" }, build("span")));
-    if (button.textContent !== row.worker) button.firstChild.textContent = row.worker;
+    nameButton(cell, row.worker, 8, { "aria-haspopup": "dialog" });
     cell.title = `${row.url} ${row.models.join(", ")}, sidecar ${row.version || "of a version not told"}`; } },
   { name: "Bucket", kind: "p2", value: (row) => row.bucket, fill: (cell, row) => { cell.textContent = row.bucket; } },
   { name: "State", value: (row) => (row.usable && !row.hung ? standingOf(row)[0] : ` ${row.why_not}`), fill: (cell, row) => {
     const [words, kind] = standingOf(row);
     if (cell.textContent !== words) cell.textContent = words;
-    cell.className = `state ${kind}${words.length > 24 ? " long" : ""}`;
+    cell.className = `state ${kind}${words.length > 16 ? " long" : ""}`;
     if (cell.title !== row.why_not) cell.title = row.why_not;
   } },
   { name: "Failed", first: -1, kind: "num p2", value: (row) => row.failures, fill: (cell, row) => {

@@ -67,6 +67,14 @@ export function build(name, attributes = {}, ...children) {
   return element;
 }
 
+// Puts a long name into a button of two parts: the first gives way, for names differ at their ends.
+export function nameButton(cell, name, kept, attributes = {}) {
+  const button = cell.firstChild ?? cell.appendChild(build("button", { type: "button", class: "id", ...attributes }));
+  if (button.textContent === name) return;
+  const cut = Math.max(0, name.length - kept);
+  button.replaceChildren(build("span", {}, name.slice(0, cut)), build("span", {}, name.slice(cut)));
+}
+
 export function meter(cell, share, text, { at = null, high = false, pale = 0, title = "" } = {}) {
   if (!cell.firstChild) {
     cell.append(build("span", { class: "meter", "aria-hidden": "true" }, build("s"), build("i"), build("u")), build("span"));

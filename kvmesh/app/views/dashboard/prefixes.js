@@ -14,7 +14,7 @@ const COLUMNS = [
     cell.style.setProperty("--level", row.level);
     const words = row.text && row.text !== row.textAbove ? row.text : "";
     const element = cell.firstChild?.nodeName === (words ? "Q" : "CODE") ? cell.firstChild : build(words ? "q" : "code");
-    const text = words || row.key.slice(0, 8);
+    const text = words || `${row.text ? "… " : ""}${row.key.slice(0, 8)}`;
     if (element.textContent !== text) element.textContent = text;
     if (element.parentNode !== cell) cell.replaceChildren(element);
     const title = `${words ? `${words}\n` : ""}key ${row.key}${row.parent ? `, goes on from ${row.parent.slice(0, 8)}` : ""}`;

@@ -1,6 +1,6 @@
 "use strict";
 // The last requests, newest first; what is pointed at stays where it is.
-import { about, build, clock, meter, milliseconds, stateOf, syncRows } from "./parts.js";
+import { about, clock, meter, milliseconds, nameButton, stateOf, syncRows } from "./parts.js";
 import { ratio } from "./traffic.js";
 
 const SHOWN_ROWS = 100;
@@ -10,11 +10,8 @@ const $ = (id) => document.getElementById(id);
 const REQUESTS = [
   { name: "Time", kind: "p2", fill: (cell, row) => { cell.textContent = clock(row.decided_at); } },
   { name: "Request", head: true, fill: (cell, row) => {
-    const button = cell.firstChild ?? cell.appendChild(build("button", { type: "button", class: "id" }));
-    if (button.title === row.request_id) return;
-    button.title = row.request_id;
-    const cut = Math.max(0, row.request_id.length - 7);
-    button.replaceChildren(build("span", {}, row.request_id.slice(0, cut)), build("span", {}, row.request_id.slice(cut)));
+    nameButton(cell, row.request_id, 7);
+    if (cell.firstChild.title !== row.request_id) cell.firstChild.title = row.request_id;
   } },
   { name: "Bucket", kind: "p3", fill: (cell, row) => { cell.textContent = row.bucket; } },
   { name: "Tenant", kind: "p3 tenant", fill: (cell, row) => { cell.textContent = row.tenant || "–"; cell.title = row.tenant ?? ""; } },
