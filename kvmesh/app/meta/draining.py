@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Final
 
 import msgspec
 
@@ -21,7 +22,8 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 from kvmesh.transport.http.wire.headers import Headers
 from kvmesh.transport.http.wire.problem import Problem
 
-TIMEOUT_S = 5.0
+TIMEOUT_S: Final = 5.0
+HTTP_ERROR: Final = 400
 
 
 class MetaDraining:
@@ -78,4 +80,6 @@ class MetaDraining:
             )
         except TransportError as error:
             return BAD_GATEWAY, f"{PATH}: replica {replica.name}: {error}"
+        if status != ACCEPTED and status < HTTP_ERROR:
+            return BAD_GATEWAY, f"{PATH}: replica {replica.name} answers {status}, not {ACCEPTED}"
         return status, f"{PATH}: replica {replica.name}: {error_words(body)}"

@@ -14,6 +14,8 @@ from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker.command import Sidecar
 from kvmesh.settings.http import HttpSettings
 from kvmesh.settings.roles import NatsSettings, RouterSettings, WorkerSettings
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.server.server import HttpServer
 from tests.integration.front.test_browser_login import cookie
 from tests.integration.support.live_router import (
     chat,
@@ -143,6 +145,23 @@ async def test_a_replica_that_refuses_or_is_gone_is_named() -> None:
             shown = (await door.get("/admin/settings")).json()
 
     assert gone.status_code in {404, 502}, gone.text
+    assert [one["role"] for one in shown["processes"]] == ["meta-router"]
+
+
+async def test_a_replica_that_answers_something_else_is_not_believed() -> None:
+    def answer(exchange: Exchange) -> None:
+        models = exchange.request.path == "/v1/models"
+        exchange.respond(200, b'{"data": [{"id": "mock"}]}' if models else b"{")
+
+    server = HttpServer(answer)
+    await server.start("127.0.0.1", 0)
+    replica = f"default=http://127.0.0.1:{server.port}"
+    async with meta_router([replica]) as front, client(front) as door:
+        drained = await door.post("/admin/drain", json=W0)
+        shown = (await door.get("/admin/settings")).json()
+    await server.close()
+
+    assert (drained.status_code, "answers 200, not 202" in drained.text) == (502, True)
     assert [one["role"] for one in shown["processes"]] == ["meta-router"]
 
 
