@@ -3,6 +3,7 @@
 import asyncio
 import re
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import pytest
@@ -18,7 +19,7 @@ if WHY_NOT:
 
 from playwright.async_api import Page, expect
 
-from tests.browser.pages import MARKS, PROMPT
+from tests.browser.pages import CONTRASTS, MARKS, PROMPT
 from tests.browser.test_login import log_in
 
 pytestmark = MARKS
@@ -241,3 +242,26 @@ async def test_prefixes_are_told_by_their_keys_where_no_text_is_kept(
     await page.goto(f"{alone.base_url}/")
     await expect(page.locator("#prefixes code").first).to_have_text(re.compile("^[0-9a-f]{8}$"))
     assert "everybody" not in (await alone.get("/v1/overview")).text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_what_operators_read_can_be_read(
+    page: Page, engines: list[str], scheme: Literal["light", "dark"]
+) -> None:
+    kept = DecisionSettings(show_prefix_text=True)
+    async with (
+        router(engines[:1], decision=kept) as url,
+        httpx.AsyncClient(base_url=url, timeout=60) as client,
+    ):
+        await chat(client, PROMPT, "read-0")
+        await chat(client, PROMPT, "read-1")
+        await page.emulate_media(color_scheme=scheme)
+        await page.goto(f"{url}/")
+        await expect(page.locator("#marks li").first).to_be_visible()
+        await expect(page.locator("#prefixes q").first).to_be_visible()
+        await page.get_by_text("Settings in force").click()
+        await expect(page.locator("#settings table").first).to_be_visible()
+        await page.locator("#workers .id").click()
+        await page.get_by_role("button", name="Drain …").click()
+
+        assert await page.evaluate(CONTRASTS) == []
