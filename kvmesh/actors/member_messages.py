@@ -32,3 +32,12 @@ class Reread(Message, frozen=True, tag="reread"):
     """Follow the engine of `worker` from the beginning of its history; sent as `Resync` is."""
 
     worker: WorkerName
+
+
+class DrainWorker(Message, frozen=True, tag="drain-worker"):
+    """Give a worker of the command line no new requests from now on, or (`draining` False) again:
+    a sibling was told so. Sent on `<ns>.rctl.<bucket>.<router>`.
+    """
+
+    worker: WorkerName
+    draining: bool

@@ -174,6 +174,9 @@ class DecisionSettings:
     shadow_policy: tuple[str, ...] = ()
     """Weigh these decisions by another formula or weights too, without routing by it:
     `kv:COST[:name=number…]`; repeat. See /v1/status, metrics and the dashboard."""
+    show_prefix_text: bool = False
+    """Keep the first words of four prompts a second in memory, the newest 128: then the dashboard
+    shows what hot prefixes say, to keys of role operate, or to everybody without --api-keys."""
     decision_log: Annotated[int, Fixed] = DECISIONS_KEPT
     """Requests whose decisions are kept, for the dashboard and `kvmesh explain`."""
     explain_per_s: Annotated[int, Fixed] = EXPLAINED_PER_S

@@ -7,6 +7,7 @@ pictures go to docs/images. Needs Chromium and playwright; takes about three min
 import argparse
 import asyncio
 import contextlib
+import os
 import random
 import sys
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import httpx
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, Locator, Page, async_playwright, expect
 
 from kvmesh.settings.requests import FailureSettings
 from kvmesh_lab.mocker.command import Mocker, MockerOptions
@@ -98,6 +99,7 @@ async def mesh(port: int) -> AsyncIterator[str]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "kvmesh", "up", "--http-port", str(port), *names),
             *("--engines", str(ENGINES), "--num-gpu-blocks", "8192", "--data-dir", folder),
+            env=os.environ | {"KVMESH_SHOW_PREFIX_TEXT": "true"},
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )
@@ -142,14 +144,14 @@ async def opened(
     await page.goto(f"{url}/")
     await expect(page.locator("#link")).to_have_text("live")
     await expect(page.locator("#requests tbody .id").first).to_be_attached()
-    await expect(page.locator("figure path.ours").nth(4)).to_be_attached()
+    await expect(page.locator("figure").filter(has=page.locator("path.ours"))).to_have_count(3)
     yield page
     await context.close()
 
 
-async def take(page: Page, name: str) -> None:
+async def take(shown: Page | Locator, name: str) -> None:
     path = IMAGES / f"dashboard{name}.png"
-    await page.screenshot(path=path, animations="disabled")
+    await shown.screenshot(path=path, animations="disabled")
     print(f"{path.name}: {path.stat().st_size // 1024} KiB")  # noqa: T201
 
 
@@ -161,6 +163,12 @@ async def take_mesh(browser: Browser, port: int) -> None:
             await page.locator("#requests tbody tr", has_text="done").first.locator(".id").click()
             await expect(page.locator("#detail h3").first).to_be_visible()
             await take(page, "-request")
+            await page.keyboard.press("Escape")
+            await expect(page.locator("#prefixes q").first).to_be_visible()
+            await take(page.locator("#prefix-part"), "-prefixes")
+            await page.locator("#workers .id").first.click()
+            await page.get_by_role("button", name="Drain …").click()
+            await take(page.locator("#worker"), "-drain")
         async with opened(browser, url, dark=True) as page:
             await take(page, "-dark")
         async with opened(browser, url, PHONE) as page:

@@ -126,20 +126,30 @@ async def test_programs_show_who_runs_who_waits_and_who_pauses(
         await expect(page.locator("#programs")).not_to_contain_text("waits")
 
 
-async def test_the_hottest_prefixes_are_a_tree_that_filters(
+async def test_the_hottest_prefixes_tell_size_savings_and_holders(
     page: Page, alone: httpx.AsyncClient
 ) -> None:
     await page.goto(f"{alone.base_url}/")
     await expect(page.locator("#prefixes")).to_contain_text("No beginning is shared")
 
-    for number in range(6):
-        await chat(alone, PROMPT + "sweet " * 200 * (number % 2), f"request-{number}")
+    for number in range(12):
+        await chat(alone, PROMPT + f"{number // 2} " * 400, f"request-{number}")
 
-    boxes = page.locator("#prefixes .prefix")
-    await expect(boxes.first).to_contain_text(re.compile(r"100 % 1?\d+ blocks w\d"))
-    await expect(page.locator("#prefixes ul ul .prefix").first).to_contain_text("50 %")
+    rows = page.locator("#prefixes tbody tr")
+    await expect(rows.first).to_contain_text(re.compile(r"^[0-9a-f]{8}default100 %[\d,]+\d\d %"))
+    await expect(rows.first.locator("td").last).to_have_text(re.compile(r"^w\d"))
+    await expect(rows.first.locator(".saves")).to_have_text(re.compile(r"^[\d.]+K$"))
+    few = await rows.count()
+    if few == 10:
+        await page.get_by_role("button", name="Show all").click()
+        await expect(rows.nth(10)).to_be_visible()
+    levels = await page.locator("#prefixes tbody th").evaluate_all(
+        "(all) => all.map((one) => getComputedStyle(one).paddingLeft)"
+    )
+    assert levels[0] == "0px"
+    assert len(set(levels)) > 1
     await page.locator("#filter").fill("no-such-worker")
-    await expect(page.locator("#prefixes")).to_contain_text("No beginning is shared")
+    await expect(page.locator("#prefixes")).to_contain_text("No prefix matches")
 
 
 async def test_a_tokenizer_that_disagrees_with_the_engines_is_said_on_top(
@@ -417,7 +427,7 @@ async def test_everything_has_a_name_for_a_screen_reader(
     )
     headless = await page.evaluate(
         """() => [...document.querySelectorAll('tbody tr')]
-             .filter((row) => !row.querySelector('th[scope=row]')).length"""
+             .filter((row) => !row.querySelector('th[scope=row], .empty')).length"""
     )
     charts = page.get_by_role("img", name=re.compile("Time to first token: last minute median"))
 

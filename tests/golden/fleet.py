@@ -101,6 +101,9 @@ class StillMesh:
     def served(self, worker: WorkerId, answer: object) -> None:
         """Nobody follows events here."""
 
+    def drain(self, worker: WorkerId, *, draining: bool) -> None:
+        """Tell nobody."""
+
     def emptied(self, worker: WorkerId) -> None:
         """Nobody follows events here."""
 

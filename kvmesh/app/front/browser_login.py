@@ -31,8 +31,11 @@ HOME: Final = b"/dashboard"
 MOST_BYTES: Final = 4096
 """Of a login's body: a key has 47."""
 
-COOKIE_PATHS: Final = frozenset({"/metrics"})
-"""What a cookie opens besides the paths of the role `view`; all by GET."""
+COOKIE_PATHS: Final = frozenset({"/admin/drain", "/admin/settings", "/metrics"})
+"""What a cookie opens besides the paths of the role `view`, by GET."""
+
+COOKIE_CHANGES: Final = frozenset({"/admin/drain"})
+"""What a cookie opens by POST: of JSON, for a page that says to be of this origin."""
 
 _READS: Final = frozenset({"GET", "HEAD"})
 _HTML: Final = b"text/html; charset=utf-8"
@@ -72,8 +75,9 @@ class _Shown(msgspec.Struct):
 class BrowserLogin:
     """Serves `/login`, `/logout` and `/session`, and reads whose cookie a request has.
 
-    A cookie opens what is read of views, by GET, for pages of this origin: no inference, nothing
-    that changes anything. It is none of another process unless both have the same `secret`.
+    A cookie opens what is read of views, by GET, for pages of this origin, and `COOKIE_CHANGES`: no
+    inference, nothing else that changes anything. It is none of another process unless both have
+    the same `secret`.
     `clock` tells Unix time, `timer` seconds.
     """
 
@@ -98,11 +102,13 @@ class BrowserLogin:
     def find(self, request: Request) -> ApiKey | None:
         """Return the key whose session lets a request be served; None: it has none, or may not."""
         path = request.path
-        if request.method not in _READS or is_foreign(request):
+        if is_foreign(request):
             return None
-        if role_for(path) != "view" and path not in COOKIE_PATHS:
-            return None
-        return self._signed_in(request)
+        if request.method in _READS:
+            opens = role_for(path) == "view" or path in COOKIE_PATHS
+        else:
+            opens = request.method == "POST" and path in COOKIE_CHANGES and _is_own(request)
+        return self._signed_in(request) if opens else None
 
     def serve(self, exchange: Incoming) -> None:
         """Answer one of the three paths."""
@@ -223,6 +229,11 @@ def _shown_key(request: Request) -> str:
 def _is_script(request: Request) -> bool:
     kind = request.header(b"content-type") or b""
     return kind.partition(b";")[0].strip().lower() == b"application/json"
+
+
+def _is_own(request: Request) -> bool:
+    """Return whether a script of a page that names its origin sent it, where none is foreign."""
+    return _is_script(request) and request.header(b"origin") is not None
 
 
 def is_secure(request: Request) -> bool:

@@ -44,6 +44,14 @@ class Ports(msgspec.Struct, frozen=True):
         """Return each listener's, once."""
         return dict.fromkeys((self.front, self.people, self.admin))
 
+    def operated(self) -> Iterable[Routes]:
+        """Return where operators change workers: at the admin port, and at the dashboard's own."""
+        return (self.admin, *([] if self.people is self.front else [self.people]))
+
+    def asks_for_keys(self, routes: Routes) -> bool:
+        """Return whether --api-keys counts there: an admin port of its own has no keys."""
+        return routes is not self.admin or self.admin is self.front
+
     def mount(self, pages: Pages) -> None:
         """Serve `pages`, at the front door without the page itself where people have a port."""
         for routes in self.all():
@@ -84,8 +92,10 @@ async def _admin_routes(
     )
     door = FrontDoor(listener, own, flags=("--admin-port", "--admin-port"))
     await _open(door, stack, "admin port serves")
-    for path in ("/v1/status", "/metrics"):
-        routes.add("GET", path, partial(_elsewhere, "admin"))
+    elsewhere = partial(_elsewhere, "admin")
+    for path in ("/v1/status", "/metrics", "/admin/drain", "/admin/settings"):
+        routes.add("GET", path, elsewhere)
+    routes.add("POST", "/admin/drain", elsewhere)
     return own
 
 

@@ -102,6 +102,7 @@ class RouterMesh:
         self.post = self.link.post
         self.share_streams = self.link.share_streams
         self.stop = self.link.stop
+        self.drain = self.link.drain_worker
 
     def why_not(self) -> str:
         """Return why no request should come; "" when all is read, heard, and a worker usable."""

@@ -11,11 +11,11 @@ import msgspec
 
 from kvmesh.actors.kernel import Message
 from kvmesh.actors.member_messages import ROUTER, WORKER
-from kvmesh.actors.messages import BookingsWait, RouterHeartbeat
+from kvmesh.actors.messages import BookingsWait, Drain, RouterHeartbeat
 from kvmesh.actors.registry import Registry, RegistryOptions
 from kvmesh.actors.replica_sync import ReplicaSync, ReplicaSyncOptions
 from kvmesh.actors.router import Router
-from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, fitting
+from kvmesh.actors.wire import MOST_MODELS_BYTES, MOST_WORKERS_BYTES, encode, fitting
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.members.prober import Probe
 from kvmesh.app.members.silence_watch import watch_silence
@@ -41,6 +41,7 @@ from kvmesh.app.views.mesh_figures import (
     PeerCounts,
 )
 from kvmesh.app.views.program_figures import PROGRAM_NEWS
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.programs.sharing import ProgramSharing
@@ -170,6 +171,10 @@ class PeerLink:
         driver.add(self.registry)
         driver.add(self.replica_sync)
         return driver
+
+    def drain_worker(self, worker: WorkerId, *, draining: bool) -> None:
+        """Tell a worker's sidecar to drain, or to take requests again: its heartbeats say so."""
+        self.plane.bus.publish(self.subjects.control(worker), encode(Drain(draining=draining)))
 
     def post(self, message: Message) -> None:
         """Publish a message to the other replicas."""

@@ -80,6 +80,10 @@ class MeshPart(Protocol):
         """Tell who follows the worker's cache that its engine was told to forget it, and did."""
         ...
 
+    def drain(self, worker: WorkerId, *, draining: bool) -> None:
+        """Have all replicas of the bucket give the worker nothing new, or use it again."""
+        ...
+
     async def start(self, advertise_url: str) -> None:
         """Begin."""
         ...

@@ -4,8 +4,11 @@ import time
 from collections.abc import Callable, Iterator
 
 from kvmesh._native import Booking
+from kvmesh.actors.kernel import Message
+from kvmesh.actors.member_messages import DrainWorker
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.actors.router import Router
+from kvmesh.actors.wire import encode
 from kvmesh.app.members.warning_lines import NO_USABLE_WORKER
 from kvmesh.app.mesh.peer_link import LinkOptions, PeerLink, Role
 from kvmesh.app.mesh.static_workers import StaticWorkers
@@ -13,6 +16,7 @@ from kvmesh.app.views.figure import Source
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.kv_events.regaining import CacheHit
 from kvmesh.core.insight.predictions import Distrust
+from kvmesh.ports import Handler
 from kvmesh.settings.roles import RouterSettings
 
 
@@ -117,6 +121,20 @@ class SharingMesh:
         if self._static is not None:
             self._static.emptied(worker)
 
+    def drain(self, worker: WorkerId, *, draining: bool) -> None:
+        """Have the worker's sidecar drain it; one of the command line has none: tell siblings."""
+        if self._static is None:
+            self.link.drain_worker(worker, draining=draining)
+            return
+        self._static.drain(worker, draining=draining)
+        for sibling in self.link.replicas():
+            subject = self.link.subjects.router_control(sibling.router)
+            self.link.plane.bus.publish(subject, encode(DrainWorker(worker, draining)))
+
+    async def _on_drain(self, command: DrainWorker) -> None:
+        assert self._static is not None
+        self._static.drain(WorkerId(command.worker), draining=command.draining)
+
     async def start(self, advertise_url: str) -> None:
         """Find the workers, connect, tell and listen.
 
@@ -133,7 +151,10 @@ class SharingMesh:
         if self._static is None:
             driver.add(self._router)
         await link.share_tables()
-        await link.run(self, lambda: not self.why_not())
+        handlers: dict[type[Message], Handler] = (
+            {} if self._static is None else {DrainWorker: self._on_drain}
+        )
+        await link.run(self, lambda: not self.why_not(), handlers)
 
     async def failed(self) -> None:
         """Look after the bucket of sessions until a part fails; raise what it raised."""

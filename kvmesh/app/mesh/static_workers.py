@@ -195,6 +195,10 @@ class StaticWorkers:
         if attachment is not None:
             attachment.emptied(worker)
 
+    def drain(self, worker: WorkerId, *, draining: bool) -> None:
+        """Give the worker nothing new, or use it again; forgotten with the process."""
+        self._known.membership.hold(worker, draining=draining)
+
     async def start(self, advertise_url: str) -> None:
         """Look at every worker once, then keep looking."""
         del advertise_url

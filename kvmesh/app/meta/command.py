@@ -31,7 +31,7 @@ from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.bucket_policy import bucket_policy
 from kvmesh.app.meta.bucket_reader import BucketReader, Digest, Read, is_long
 from kvmesh.app.meta.bucket_sockets import BucketSockets
-from kvmesh.app.meta.engine_operations import MetaOperations
+from kvmesh.app.meta.operator_pages import OperatorPages
 from kvmesh.app.meta.programs import MetaPrograms
 from kvmesh.app.meta.session_names import SessionNames
 from kvmesh.app.meta.view import TENANT_HEADER, MetaView
@@ -178,7 +178,7 @@ class MetaServer:
             routes.add("POST", "/v1/route", self._explain)
             routes.add("POST", "/v1/bucket", self._which)
             self._mount(routes, self._pool)
-            MetaOperations(self.meta, self._pool, self.settings.http).mount(routes)
+            OperatorPages(self.meta, self._pool, self.settings, self._viewers).mount(routes, ports)
             asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
             view = MetaView(self.meta, asking, "meta-router", self._warnings, self._faults)

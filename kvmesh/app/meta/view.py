@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -28,7 +28,9 @@ from kvmesh.app.views.traffic_rows import merge_models, merge_tenants, merge_tra
 from kvmesh.bounds import UNREADABLE
 from kvmesh.core.admission.access import ROLES_HEADER, Viewer
 from kvmesh.core.buckets.placing import RouterReplica
+from kvmesh.core.insight.mark_log import merge_marks
 from kvmesh.core.insight.problem_log import ProblemLog, merge_problems
+from kvmesh.core.insight.record_search import RecordSearch
 from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond, merge_seconds
 from kvmesh.core.routing.shadow_policy import add_reports
 from kvmesh.transport.http.fetch import fetch_ok
@@ -175,6 +177,7 @@ class MetaView:
             ),
             models=merge_models(one.models for one in overviews),
             tenants=merge_tenants(one.tenants for one in overviews),
+            marks=merge_marks(one.marks for one in overviews),
         )
 
     def _check(self, now: float) -> None:
@@ -191,16 +194,22 @@ class MetaView:
         rows = [row for changed, row in self._rows.values() if changed > after]
         return rows[max(0, len(rows) - limit) :], self._version
 
-    async def latest(self, limit: int) -> list[DecisionRow]:
-        """Return the newest requests of all replicas, newest first."""
-        path = f"/v1/decisions?limit={limit}"
+    async def latest(self, limit: int, search: RecordSearch) -> Callable[[], list[DecisionRow]]:
+        """Return how to find the newest requests of all replicas that are looked for, newest first.
+        A replica of a version that cannot search answers its newest.
+        """
+        query = {"limit": str(limit), "find": " ".join(search.words)}
+        if search.tenant is not None:
+            query["tenant"] = search.tenant
+        path = f"/v1/decisions?{urlencode(query)}"
         rows: list[DecisionRow] = []
         for body in await self.ask_all(path):
             try:
                 rows += msgspec.json.decode(body, type=_Rows).decisions
             except UNREADABLE:
                 continue
-        return sorted(rows, key=lambda row: -row.decided_at)[:limit]
+        found = [one for one in rows if search.takes(one.request_id, one.tenant, one.worker)]
+        return lambda: sorted(found, key=lambda row: -row.decided_at)[:limit]
 
     async def find(self, request_id: str, viewer: Viewer | None = None) -> bytes | None:
         """Return what the first replica that knows the request says of it; None when none does, or

@@ -71,6 +71,7 @@ from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.index.approx import new_approx
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.insight.prefix_texts import PrefixTexts
 from kvmesh.core.members.left_out import LeftOutByAll
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
@@ -215,6 +216,7 @@ class RouterServer:
             ask_suspects=self._care.wake,
             debug=debug,
             alternatives=self._alternatives(),
+            texts=PrefixTexts() if settings.decision.show_prefix_text else None,
             scaling=settings.scaling,
         )
 
@@ -229,14 +231,12 @@ class RouterServer:
 
     def _why_not(self) -> str:
         """Return why no request should come; "" when they may."""
-        pool = self._pool
-        if pool is None or pool.synced.is_set():
+        if (pool := self._pool) is None or pool.synced.is_set():
             return self.mesh.why_not()
         return f"InferencePool {pool.name}: {pool.why_not()}"
 
     def _alternatives(self) -> Alternatives | None:
-        most = self._door.alternatives
-        if not most:
+        if not (most := self._door.alternatives):
             return None
         rng = random.Random(self.settings.seed or None)  # noqa: S311 - a choice, no secret
         return Alternatives(most, self.scheduler, self.router.heartbeats.get, rng)
@@ -268,7 +268,7 @@ class RouterServer:
             )
             door.mount(serving, routes)
             ports = await open_ports(settings.http, routes, stack, settings.admission.tenant_header)
-            changes = RunningChanges(context, self.mesh.replicas, settings)
+            changes = RunningChanges(context, self.mesh, settings)
             admin = self._admin(context, check, changes, ports)
             await admin.share(stack)
             errors = INTERNAL_ERRORS.of(lambda: stop.errors)
@@ -277,7 +277,7 @@ class RouterServer:
             )
             watch = self._programs.mount(context, self._viewers, admin, ports.all())
             traffic = self._traffic(context, admin)
-            view = changes.view(context, self.mesh, admin, traffic)
+            view = changes.view(admin, traffic)
             view.role = door.role
             view.programs = lambda: watch.seen.rows
             pages = ViewPages(view, self._viewers)
@@ -353,7 +353,7 @@ class RouterServer:
         for door in ports.all():
             admin.mount_probes(door)
         admin.mount(ports.admin)
-        changes.mount(admin, ports.admin, self.settings.admission)
+        changes.mount(admin, ports)
         return admin
 
     def _traffic(self, context: RoutingContext, admin: RouterAdmin) -> TrafficWatch:

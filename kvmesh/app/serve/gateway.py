@@ -265,6 +265,8 @@ class Gateway(Generic[E]):
             options = within_patience(options, timeout_s)
         if context.keep is not None and one.turn is not None:
             context.keep(one.turn, asked, one.known_hashes)
+        if context.texts is not None:
+            context.texts.offer(asked.body, one.known_hashes, context.clock())
         if context.tracer is not None:
             context.tracer.begin(exchange)
         forwarding = self._forward(exchange, options=options)

@@ -27,6 +27,7 @@ from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.dispatch.dispatch import Dispatch
 from kvmesh.core.engines.registry import DEFAULT_KIND, engine_of
 from kvmesh.core.insight.decision_log import DecisionLog
+from kvmesh.core.insight.prefix_texts import PrefixTexts
 from kvmesh.core.insight.scaling import ScalingOptions
 from kvmesh.core.members.answer_check import AnswerCheck
 from kvmesh.core.members.outcomes import UNKNOWN
@@ -172,7 +173,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     `targets` are where requests go, with what judges the answers.
     `alternatives` finds where a request could go as well, for who is told that; None: nobody is.
     `scaling` says from when on workers count as full.
-    `keep` takes each turn's prompt as it is sent, None: nobody does.
+    `keep` takes each turn's prompt as it is sent, `texts` a sample of all; None: nobody does.
     `again` reads requests once more whose streams are to go on. `named` tells siblings of streams
     that their clients named; None: none are kept. `sockets` are the open WebSockets,
     `asleep` the workers whose engines sleep.
@@ -206,6 +207,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     debug: bool = False
     scaling: ScalingOptions = ScalingOptions()
     keep: Keep | None = None
+    texts: PrefixTexts | None = None
     again: ReadAgain = msgspec.field(default_factory=ReadAgain)
     named: StreamSharing | None = None
     sockets: OpenSockets = msgspec.field(default_factory=OpenSockets)

@@ -17,6 +17,7 @@ from kvmesh.app.views.figure_table import COLUMNS
 from kvmesh.app.views.live import HELLO_DECISIONS, MAX_DECISIONS, LiveFeed, View
 from kvmesh.app.views.tenant_view import overview_for, rows_for
 from kvmesh.core.admission.access import SESSION
+from kvmesh.core.insight.record_search import search_for
 from kvmesh.errors import KvMeshError, RequestError
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.server.exchange import Exchange
@@ -28,7 +29,8 @@ FIGURES: Final = "/dashboard/figures.js"
 _DIRECTORY: Final = files("kvmesh.app.views") / "dashboard"
 _SCRIPTS: Final = (
     *("charts", "curves", "dashboard", "detail", "fleet", "parts", "policies", "prefixes"),
-    *("problems", "programs", "requests", "session", "tiles", "traffic", "tuning"),
+    *("problems", "programs", "requests", "session", "settings", "tiles", "traffic", "tuning"),
+    "workers",
 )
 _JAVASCRIPT: Final = b"text/javascript; charset=utf-8"
 _FILES: Final = {
@@ -97,18 +99,20 @@ class ViewPages:
         self._start(exchange, (exchange.request.path, since, after, limit, viewer), check)
 
     def _list(self, exchange: Exchange) -> None:
-        """Answer the newest decisions; `limit` of them."""
+        """Answer the newest decisions; `limit` of them, of those that `find` and `tenant` mean."""
         limit = min(query_number(exchange, "limit", HELLO_DECISIONS), MAX_DECISIONS)
-
+        query = parse_qs(exchange.request.query, keep_blank_values=True)
         viewer = self._viewers.of(exchange.request)
+        tenant = query.get("tenant", [None])[-1] if viewer is None else viewer.tenant
+        search = search_for(query.get("find", [""])[-1], tenant)
 
         async def check() -> Callable[[], bytes]:
-            rows = await self._view.latest(limit if viewer is None else MAX_DECISIONS)
-            if viewer is not None:
-                rows = rows_for(rows, viewer)[:limit]
-            return lambda: json_page({"decisions": rows})
+            find_rows = await self._view.latest(limit, search)
+            if viewer is None:
+                return lambda: json_page({"decisions": find_rows()})
+            return lambda: json_page({"decisions": rows_for(find_rows(), viewer)})
 
-        self._start(exchange, (exchange.request.path, limit, viewer), check)
+        self._start(exchange, (exchange.request.path, limit, viewer, search), check)
 
     def _detail(self, exchange: Exchange) -> None:
         """Answer everything about one request."""

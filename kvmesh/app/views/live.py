@@ -14,6 +14,7 @@ from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import Overview
 from kvmesh.app.views.tenant_view import overview_for, rows_for
 from kvmesh.core.admission.access import Viewer
+from kvmesh.core.insight.record_search import RecordSearch
 from kvmesh.core.insight.traffic import KEPT_S
 from kvmesh.observe import get_logger
 from kvmesh.tasks import wait_set
@@ -57,8 +58,8 @@ class View(Protocol):
         """Return the newest `limit` rows that changed behind cursor `after`, and the new cursor."""
         ...
 
-    async def latest(self, limit: int) -> list[DecisionRow]:
-        """Return the newest requests, newest first."""
+    async def latest(self, limit: int, search: RecordSearch) -> Callable[[], list[DecisionRow]]:
+        """Return how to find the newest requests that are looked for, newest first."""
         ...
 
     async def find(self, request_id: str, viewer: Viewer | None = None) -> bytes | None:

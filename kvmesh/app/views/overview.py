@@ -11,6 +11,7 @@ from kvmesh.app.views.figure_table import OF_REPLICAS, OF_WORKERS
 from kvmesh.app.views.policy_view import PolicyRow, TuningRow
 from kvmesh.app.views.program_rows import ProgramRow
 from kvmesh.app.views.traffic_rows import ModelRow, TenantRow, TrafficRow
+from kvmesh.core.insight.mark_log import Mark
 from kvmesh.core.insight.problem_log import ProblemRow
 from kvmesh.core.insight.traffic import TrafficSecond
 from kvmesh.core.routing.shadow_policy import ShadowReport
@@ -107,7 +108,7 @@ class PrefixRow(msgspec.Struct, frozen=True):
     """A beginning of `depth` blocks that requests lately shared; `core.insight.hot_prefixes`.
 
     Keys are hexadecimal; `parent` is the prefix it goes on from, "" for none. `workers` hold it
-    whole, as the index knows.
+    whole, as the index knows. `text` is its beginning, "" where that is not kept.
     """
 
     key: str
@@ -118,6 +119,7 @@ class PrefixRow(msgspec.Struct, frozen=True):
     share: float
     cached_share: float
     workers: tuple[str, ...]
+    text: str = ""
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -128,6 +130,7 @@ class Overview(msgspec.Struct, frozen=True):
     that wait, then those that run and pause, the oldest first. `warnings` are sentences: what makes
     routing worse than it could be; `problems` are what is wrong now, them included, the worst
     first. `traffic` is None to who may not see all; `models` and `tenants` are the busiest.
+    `marks` are what changed in the last ten minutes.
     """
 
     role: Literal["router", "picker", "meta-router"]
@@ -157,6 +160,7 @@ class Overview(msgspec.Struct, frozen=True):
     traffic: TrafficRow | None = None
     models: list[ModelRow] = []
     tenants: list[TenantRow] = []
+    marks: list[Mark] = []
 
 
 RowT = TypeVar("RowT", WorkerRow, ReplicaRow, BucketRow)
@@ -330,4 +334,5 @@ def _add_prefixes(one: PrefixRow, other: PrefixRow) -> PrefixRow:
         share=one.share + other.share,
         cached_share=cached / requests,
         workers=tuple(sorted({*one.workers, *other.workers})),
+        text=one.text or other.text,
     )

@@ -6,6 +6,7 @@ import msgspec
 
 from kvmesh.core.cost.arm_tally import Tally, Times, add_tallies
 from kvmesh.core.cost.weights import WeightSpec
+from kvmesh.core.insight.mark_log import Mark
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.rollout import Rollout
@@ -103,6 +104,21 @@ def merge_policies(rows: Iterable[PolicyRow]) -> list[PolicyRow]:
         if known is None or _newest_step_s(row) > _newest_step_s(known):
             best[row.bucket] = row
     return [best[bucket] for bucket in sorted(best)]
+
+
+def policy_marks(row: PolicyRow, since: float) -> list[Mark]:
+    """Return the beginning and the end of each change since a Unix time."""
+    marks = []
+    for change in row.history:
+        words = {"running": "on trial", "done": "kept", "returned": "returned from"}
+        ends = change.steps[-1:] if change.phase != "running" else ()
+        found = [(change.at, "running"), *((one.at, change.phase) for one in ends)]
+        marks += [
+            Mark(at, "policy", change.by, f"{change.policy} {words[phase]}", row.bucket)
+            for at, phase in found
+            if at >= since
+        ]
+    return marks
 
 
 def _newest_step_s(row: PolicyRow) -> float:

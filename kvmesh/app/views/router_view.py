@@ -20,7 +20,7 @@ from kvmesh.app.views.overview import (
     sum_buckets,
     with_numbers,
 )
-from kvmesh.app.views.policy_view import PolicyRow, TuningRow
+from kvmesh.app.views.policy_view import PolicyRow, TuningRow, policy_marks
 from kvmesh.app.views.problems import ReplicaState
 from kvmesh.app.views.program_rows import ProgramRow
 from kvmesh.app.views.spare_time import SpareTime
@@ -29,7 +29,9 @@ from kvmesh.app.views.traffic_watch import TrafficWatch
 from kvmesh.core.admission.access import Viewer
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.insight.decision_record import find_own
-from kvmesh.core.insight.traffic import TrafficSecond
+from kvmesh.core.insight.mark_log import Mark, merge_marks
+from kvmesh.core.insight.record_search import RecordSearch
+from kvmesh.core.insight.traffic import KEPT_S, TrafficSecond
 
 MAX_PREFIXES = 24
 """Prefixes shown of one replica."""
@@ -141,7 +143,13 @@ class RouterView:
             traffic=self._traffic.traffic(now),
             models=self._traffic.models(now),
             tenants=self._traffic.tenants(now),
+            marks=self._marks(policy, now),
         )
+
+    def _marks(self, policy: PolicyRow, now: float) -> list[Mark]:
+        seen, offset = self._traffic.marks.rows(now - KEPT_S), self._offset_s
+        own = (msgspec.structs.replace(one, at=round(one.at + offset, 1)) for one in seen)
+        return merge_marks([own, policy_marks(policy, now + offset - KEPT_S)])
 
     def replica_states(self) -> list[ReplicaState]:
         """Return how each replica of the bucket stands, own first."""
@@ -162,10 +170,18 @@ class RouterView:
         rows = [self._recorder.row(one) for one in self._log.changed_after(after, limit)]
         return rows, self._log.version
 
-    async def latest(self, limit: int) -> list[DecisionRow]:
-        """Return the newest requests, newest first."""
+    async def latest(self, limit: int, search: RecordSearch) -> Callable[[], list[DecisionRow]]:
+        """Return how to find the newest requests that are looked for, newest first. O(records)
+        where something is looked for.
+        """
         await self.refresh(watched=True)
-        return [self._recorder.row(one) for one in self._log.records.latest(limit)]
+        most = limit if search == RecordSearch() else MOST_RECORDS
+
+        def find() -> list[DecisionRow]:
+            found = search.among(self._log.records.latest(most), limit)
+            return [self._recorder.row(one) for one in found]
+
+        return find
 
     async def find(self, request_id: str, viewer: Viewer | None = None) -> bytes | None:
         """Return all about a request as JSON that `viewer` may see; None when it is not known (any
@@ -213,10 +229,10 @@ class RouterView:
     def _prefixes(self) -> list[PrefixRow]:
         """Return the hottest prefixes with who holds them: one look into the index for each."""
         context = self._context
-        now = context.clock()
+        now, size, texts = context.clock(), context.scheduler.options.block_size, context.texts
         rows: list[PrefixRow] = []
         for one in self._log.prefixes.hottest(MAX_PREFIXES, now):
-            last_block = BlockHashes.of([one.key], context.scheduler.options.block_size)
+            last_block = BlockHashes.of([one.key], size)
             holders, _ = context.scheduler.overlaps.find_groups(last_block, now)
             rows.append(
                 PrefixRow(
@@ -228,6 +244,7 @@ class RouterView:
                     share=round(one.share, 4),
                     cached_share=round(one.cached_share, 4),
                     workers=tuple(sorted(holders)),
+                    text=texts.find(one.key, one.depth, one.depth * size) if texts else "",
                 )
             )
         return rows

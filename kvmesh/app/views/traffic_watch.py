@@ -1,14 +1,14 @@
 """Keeps one router's rates and problems, whether anybody looks or not."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from math import ceil
 from typing import Final
 
-from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
 from kvmesh.actors.registry import ENGINE_HANGS
-from kvmesh.actors.static_registry import TOO_LATE
+from kvmesh.actors.static_registry import DOWN, TOO_LATE
 from kvmesh.app.serve.routing_context import Ended, RoutingContext
 from kvmesh.app.views.problems import (
     ReplicaState,
@@ -28,6 +28,7 @@ from kvmesh.app.views.traffic_rows import (
     traffic_row,
 )
 from kvmesh.core.insight.flow import Flow, FlowTable, SlidingFlow, error_class
+from kvmesh.core.insight.mark_log import MarkLog, SeenMember
 from kvmesh.core.insight.problem_log import ProblemLog, ProblemRow
 from kvmesh.core.members.health import Health
 from kvmesh.core.members.membership import DRAINING
@@ -56,9 +57,9 @@ SILENT: Final = "took its last request and gave no answer; it answers its health
 
 
 class TrafficWatch:
-    """Counts requests that ended, and looks once a second at what is wrong.
+    """Counts requests that ended, and looks once a second at what is wrong, and what changed.
 
-    `replicas` and `warnings` tell what others know.
+    `replicas`, `warnings` and `siblings` tell what others know.
     """
 
     def __init__(self, context: RoutingContext) -> None:
@@ -71,6 +72,10 @@ class TrafficWatch:
         self._checked_s = now
         self.replicas: Callable[[], Iterable[ReplicaState]] = tuple
         self.warnings: Callable[[], Iterable[str]] = tuple
+        self.siblings: Callable[[], Iterable[RouterHeartbeat]] = tuple
+        self.marks = MarkLog(context.bucket)
+        self.marks.add("restart", context.router_id, "started", now)
+        self._admission = context.router.admission
 
     async def run(self) -> None:
         """Count and check at intervals, until cancelled."""
@@ -108,6 +113,26 @@ class TrafficWatch:
             warning_problems(self.warnings(), context.router_id, context.bucket),
         )
         self._problems.check(found, now)
+        self.mark(now)
+
+    def mark(self, now: float) -> None:
+        """Note what changed. O(workers)."""
+        self.marks.look(chain(self._seen_workers(now), self._seen_siblings()), now)
+        if (admission := self._context.router.admission) != self._admission:
+            self._admission = admission
+            self.marks.add("setting", admission.by, "bounds of admission changed", now)
+
+    def _seen_workers(self, now: float) -> Iterator[SeenMember]:
+        why_not = self._context.workers.membership.why_not
+        for beat in self._context.router.workers():
+            why, life = why_not(beat.worker, now), beat.incarnation or beat.epoch
+            up = beat.answering and why not in {DOWN, ENGINE_HANGS}
+            yield SeenMember(str(beat.worker), life, beat.version, up=up, draining=why == DRAINING)
+
+    def _seen_siblings(self) -> Iterator[SeenMember]:
+        for beat in self.siblings():
+            if beat.router != self._context.router_id:
+                yield SeenMember(beat.router, beat.epoch, beat.version, draining=beat.draining)
 
     def traffic(self, now: float) -> TrafficRow:
         """Return the traffic of the last seconds."""

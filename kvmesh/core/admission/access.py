@@ -44,7 +44,17 @@ PATHS: Final[Mapping[str, Role]] = {
         ),
         "view",
     ),
-    **dict.fromkeys(("/admin/admission", "/admin/policy", "/admin/trace", "/metrics"), "operate"),
+    **dict.fromkeys(
+        (
+            "/admin/admission",
+            "/admin/drain",
+            "/admin/policy",
+            "/admin/settings",
+            "/admin/trace",
+            "/metrics",
+        ),
+        "operate",
+    ),
 }
 """What each path asks for. A path that stands neither here nor below asks for `operate`: it may be
 one by which an engine is changed (`/v1/load_lora_adapter`), or read across tenants (`/v1/files`).

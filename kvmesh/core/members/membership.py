@@ -94,6 +94,7 @@ class Membership:
         self.health = Health(backoff_s=backoff_s, max_backoff_s=max_backoff_s)
         self.signs = Signs(dead_after_s)
         self.screen: Callable[[str], str] | None = None
+        self._held: set[str] = set()
         self._members: SortedDict[str, _Member] = SortedDict()
         self.by_name: Mapping[str, object] = self._members
         self._usable: tuple[str, ...] = ()
@@ -138,6 +139,7 @@ class Membership:
         `why` is why it is not ready, for people.
         """
         found = self._members.get(member)
+        draining = draining or member in self._held
         kind: ChangeKind | None = None
         if found is None:
             found = self._members[member] = _Member(epoch)
@@ -166,8 +168,17 @@ class Membership:
             return None
         self.health.forget(member)
         self.signs.drop(member)
+        self._held.discard(member)
         self._usable_until = -NEVER
         return Change(ChangeKind.LEFT, member, found.epoch)
+
+    def hold(self, member: str, *, draining: bool) -> None:
+        """Have a member drain whatever it says, until it is removed; or no longer."""
+        found = self._members.get(member)
+        if found is not None:
+            (self._held.add if draining else self._held.discard)(member)
+            found.draining = draining
+            self._usable_until = -NEVER
 
     def readmit(self, member: str, epoch: int, now: float) -> Change:
         """Enter a member again that was given up and answers; it is silent until it is heard."""

@@ -2,7 +2,7 @@
 // Line charts in plain SVG. All text goes in as text nodes.
 
 const SVG = "http://www.w3.org/2000/svg";
-const LEFT = 54, RIGHT = 10, TOP = 10, BOTTOM = 22;
+const LEFT = 54, RIGHT = 10, TOP = 18, BOTTOM = 22, APART = 36;
 
 function shape(name, attributes, text) {
   const element = document.createElementNS(SVG, name);
@@ -20,12 +20,14 @@ function niceTop(value) {
 export class Chart {
   // `series`: [{key, label, kind}], kinds are classes of the style sheet. `points`, given to
   // `draw`, are {t, <key>: number or null} by time; null leaves a gap.
-  constructor(parent, { title, series, format, top }) {
+  constructor(parent, { title, series, format, top, least = 0 }) {
     this.title = title;
     this.series = series;
     this.format = format;
     this.top = top;
+    this.least = least;
     this.points = [];
+    this.marks = [];
     this.at = null;
     this.figure = document.createElement("figure");
     const caption = document.createElement("figcaption");
@@ -50,10 +52,12 @@ export class Chart {
     this.svg.addEventListener("pointerleave", () => { this.at = null; this.render(); });
   }
 
-  draw(from, to, points) {
+  // `marks` are {at, number, kind, words} by time: vertical lines, numbered as their list is.
+  draw(from, to, points, marks = []) {
     this.from = from;
     this.to = to;
     this.points = points;
+    this.marks = marks;
     this.render();
   }
 
@@ -90,7 +94,7 @@ export class Chart {
     const width = this.svg.clientWidth, height = this.svg.clientHeight;
     if (!width || this.from === undefined) return;
     const x = (t) => LEFT + ((t - this.from) / (this.to - this.from)) * (width - LEFT - RIGHT);
-    const highest = Math.max(0, ...this.points.flatMap((p) => this.series.map((s) => p[s.key] ?? 0)));
+    const highest = Math.max(this.least, ...this.points.flatMap((p) => this.series.map((s) => p[s.key] ?? 0)));
     const top = this.top ?? niceTop(highest);
     const y = (value) => TOP + (1 - Math.min(value, top) / top) * (height - TOP - BOTTOM);
     const parts = [];
@@ -108,6 +112,7 @@ export class Chart {
       parts.push(shape("text", { x: x(this.from + span * share), y: height - 6, "text-anchor": anchor }, text));
     }
     for (const one of this.series) if (this.drawn(one)) parts.push(...this.lines(one, x, y));
+    parts.push(...this.flags(x, height));
     const shown = this.at === null ? this.last() : this.nearest(this.at);
     if (this.at !== null && shown) {
       const place = Math.round(x(shown.t)) + 0.5;
@@ -120,6 +125,23 @@ export class Chart {
       value.parentNode.hidden = !this.drawn(one);
     }
     this.svg.replaceChildren(...parts);
+  }
+
+  // Marks that would cover each other share a number: "2–4".
+  flags(x, height) {
+    const groups = [];
+    for (const mark of this.marks) {
+      const place = Math.round(x(mark.at)) + 0.5, last = groups.at(-1);
+      if (last && place - last.place < APART) last.marks.push(mark);
+      else groups.push({ place, marks: [mark] });
+    }
+    return groups.map(({ place, marks }) => {
+      const flag = shape("g", { class: `flag ${marks[0].kind}` }), numbers = marks.map((mark) => mark.number);
+      flag.append(shape("title", {}, marks.map((mark) => mark.words).join("\n")),
+        shape("line", { x1: place, x2: place, y1: TOP - 4, y2: height - BOTTOM }),
+        shape("text", { x: place, y: TOP - 7, "text-anchor": "middle" }, numbers.length > 1 ? `${numbers[0]}–${numbers.at(-1)}` : numbers[0]));
+      return flag;
+    });
   }
 
   last() {

@@ -10,15 +10,17 @@ import { drawPrefixes } from "./prefixes.js";
 import { drawProblems } from "./problems.js";
 import { drawPrograms } from "./programs.js";
 import { drawRequests } from "./requests.js";
-import { leaveIfOver, showSession } from "./session.js";
+import { leaveIfOver, mayOperate, showSession } from "./session.js";
+import "./settings.js";
 import { drawTiles } from "./tiles.js";
 import { forgetSeconds, takeSeconds } from "./traffic.js";
 import { drawTuning } from "./tuning.js";
+import { refreshWorker, showWorker } from "./workers.js";
 
-const KEPT_S = 610, KEPT_ROWS = 300, STALLED_MS = 6000, GONE_MS = 3000, HIDDEN_MS = 60000;
+const KEPT_S = 610, KEPT_ROWS = 300, SEARCH_MS = 300, SEARCHED = 100, TENANT = "tenant:", STALLED_MS = 6000, GONE_MS = 3000, HIDDEN_MS = 60000;
 const OPEN_WARNINGS = 4;
 const $ = (id) => document.getElementById(id);
-const state = { overview: null, rows: new Map(), paused: false, words: [], heard: 0, told: 0, anew: false };
+const state = { overview: null, rows: new Map(), found: new Map(), paused: false, words: [], tenants: [], heard: 0, told: 0, anew: false };
 let source = null, retry = null, drawing = false, hiding = null;
 
 // The stream
@@ -102,6 +104,8 @@ function matches(...texts) {
   return state.words.every((word) => text.includes(word));
 }
 
+const ofTenant = (tenant, ...texts) => state.tenants.every((one) => (tenant ?? "").toLowerCase().includes(one)) && matches(tenant ?? "", ...texts);
+
 // Figures that nobody renews are the first thing that is wrong.
 function silence() {
   const age_s = (Date.now() - state.told) / 1000, gone = source?.readyState !== EventSource.OPEN;
@@ -123,17 +127,18 @@ function render() {
   renderLimits(overview);
   drawTiles(overview);
   drawCurves(overview);
-  const rows = drawRequests([...state.rows.values()], matches, state.anew), workers = drawWorkers(overview, matches, draw);
+  const rows = drawRequests([...new Map([...state.found, ...state.rows]).values()], ofTenant, state.anew), workers = drawWorkers(overview, matches, draw);
   state.anew = false;
+  refreshWorker(overview);
   const replicas = drawReplicas(overview, matches);
   drawBuckets(overview, matches);
-  drawShares(overview, matches);
+  drawShares(overview, matches, ofTenant);
   drawShadows(overview);
   drawPolicies($("policy-part"), overview.policies ?? []);
   drawTuning($("tuning-part"), overview.tuning ?? []);
-  drawPrograms($("program-part"), overview.programs ?? [], overview.buckets, (row) => matches(row.program, row.bucket, row.client, row.state, row.tenant, ...row.workers));
-  drawPrefixes($("prefixes"), overview.prefixes, overview.block_size, (row) => matches(row.bucket, row.key, ...row.workers));
-  const found = state.words.length ? `${counted(workers, "worker")}, ${counted(rows, "request")}, ${counted(replicas, "replica")} found` : "";
+  drawPrograms($("program-part"), overview.programs ?? [], overview.buckets, (row) => ofTenant(row.tenant, row.program, row.bucket, row.client, row.state, ...row.workers));
+  drawPrefixes(overview, (row) => matches(row.bucket, row.key, row.text ?? "", ...row.workers), draw);
+  const found = state.words.length || state.tenants.length ? `${counted(workers, "worker")}, ${counted(rows, "request")}, ${counted(replicas, "replica")} found` : "";
   if ($("found").textContent !== found) $("found").textContent = found;
 }
 
@@ -167,9 +172,29 @@ function renderWarnings(lines) {
 
 // Controls
 
+// What the stream has not told, or no more, is asked of the routers.
+let searching = null;
+async function search(value) {
+  const words = value.split(/\s+/).filter(Boolean), tenant = words.findLast((word) => word.startsWith(TENANT));
+  const query = new URLSearchParams({ limit: SEARCHED, find: words.filter((word) => !word.startsWith(TENANT)).join(" ") });
+  if (tenant) query.set("tenant", tenant.slice(TENANT.length));
+  try {
+    const answer = await fetch(`v1/decisions?${query}`);
+    if (!answer.ok || $("filter").value !== value) return;
+    state.found = new Map((await answer.json()).decisions.map((row) => [row.key, row]));
+    state.anew = true;
+    draw();
+  } catch { /* Nobody answers: the stream says so. */ }
+}
+
 $("filter").addEventListener("input", (event) => {
-  state.words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
+  state.tenants = words.filter((word) => word.startsWith(TENANT)).map((word) => word.slice(TENANT.length));
+  state.words = words.filter((word) => !word.startsWith(TENANT));
   state.anew = true;
+  state.found.clear();
+  clearTimeout(searching);
+  if (words.length) searching = setTimeout(search, SEARCH_MS, event.target.value);
   if (state.overview) render();
 });
 $("map").addEventListener("click", (event) => {
@@ -198,8 +223,12 @@ $("held").addEventListener("click", () => {
   render();
 });
 $("requests").addEventListener("click", (event) => {
-  const row = state.rows.get(event.target.closest("tr")?.dataset.key);
+  const key = event.target.closest("tr")?.dataset.key, row = state.rows.get(key) ?? state.found.get(key);
   if (row) showDetail(row.request_id, row.key);
+});
+$("workers").addEventListener("click", (event) => {
+  const row = event.target.closest(".id")?.closest("tr");
+  if (row) showWorker(state.overview, row.dataset.key, mayOperate() && !$("main").classList.contains("limited"));
 });
 const wanted = new URLSearchParams(location.hash.slice(1)).get("request");
 if (wanted) showDetail(wanted);

@@ -1,6 +1,6 @@
 "use strict";
 // Tables of what there is: workers, replicas, buckets; models and tenants; shadow policies.
-import { build, bytesOfDigest, count, counted, fails, figureColumns, meter, milliseconds, percent, sortable, standingOf, syncRows } from "./parts.js";
+import { build, bytesOfDigest, count, counted, fails, figureColumns, meter, milliseconds, nameButton, percent, sortable, standingOf, syncRows } from "./parts.js";
 import { ratio } from "./traffic.js";
 
 const MAPPED = 16;
@@ -8,12 +8,14 @@ const COLLATOR = new Intl.Collator("en", { numeric: true });
 const $ = (id) => document.getElementById(id);
 
 const WORKERS = [
-  { name: "Worker", head: true, value: (row) => row.worker, fill: (cell, row) => { cell.textContent = row.worker; cell.title = `${row.url} ${row.models.join(", ")}, sidecar ${row.version || "of a version not told"}`; } },
+  { name: "Worker", head: true, value: (row) => row.worker, fill: (cell, row) => {
+    nameButton(cell, row.worker, 8, { "aria-haspopup": "dialog" });
+    cell.title = `${row.url} ${row.models.join(", ")}, sidecar ${row.version || "of a version not told"}`; } },
   { name: "Bucket", kind: "p2", value: (row) => row.bucket, fill: (cell, row) => { cell.textContent = row.bucket; } },
   { name: "State", value: (row) => (row.usable && !row.hung ? standingOf(row)[0] : ` ${row.why_not}`), fill: (cell, row) => {
     const [words, kind] = standingOf(row);
     if (cell.textContent !== words) cell.textContent = words;
-    cell.className = `state ${kind}${words.length > 24 ? " long" : ""}`;
+    cell.className = `state ${kind}${words.length > 16 ? " long" : ""}`;
     if (cell.title !== row.why_not) cell.title = row.why_not;
   } },
   { name: "Failed", first: -1, kind: "num p2", value: (row) => row.failures, fill: (cell, row) => {
@@ -98,7 +100,7 @@ const BUCKETS = [
   { name: "Replicas", kind: "num", fill: (cell, row) => { cell.textContent = `${row.ready_replicas}/${row.replicas}`; cell.classList.toggle("bad", !row.ready_replicas); } },
   { name: "Workers", kind: "num", fill: (cell, row) => { cell.textContent = `${row.usable_workers}/${row.workers}`; cell.classList.toggle("bad", !row.usable_workers); } },
   ...figureColumns("buckets"),
-  { name: "Cache in use", fill: (cell, row) => meter(cell, ratio(row.used_blocks, row.total_blocks), row.total_blocks ? percent(row.used_blocks / row.total_blocks) : "not told") },
+  { name: "Cache in use", kind: "num", fill: (cell, row) => { cell.textContent = row.total_blocks ? percent(row.used_blocks / row.total_blocks) : "not told"; } },
 ];
 
 export function drawBuckets(overview, matches) {
@@ -133,12 +135,12 @@ const MODELS = sharesOf("Model", "model", "not named");
 const TENANTS = sharesOf("Tenant", "tenant", "no tenant named");
 
 // Draws who asks for what: nothing where it is not told, no tenants where none is named.
-export function drawShares({ models = [], tenants = [] }, matches) {
+export function drawShares({ models = [], tenants = [] }, matches, ofTenant) {
   const named = tenants.some((one) => one.tenant);
   $("model-part").hidden = !models.length;
   $("tenant-part").hidden = !named;
   $("share-parts").hidden = !models.length && !named;
   $("share-parts").classList.toggle("single", !models.length || !named);
   if (models.length) syncRows($("models"), MODELS, models.filter((row) => matches(row.model)), (row) => row.model, "No model matches the filter.");
-  if (named) syncRows($("tenants"), TENANTS, tenants.filter((row) => matches(row.tenant)), (row) => row.tenant, "No tenant matches the filter.");
+  if (named) syncRows($("tenants"), TENANTS, tenants.filter((row) => ofTenant(row.tenant)), (row) => row.tenant, "No tenant matches the filter.");
 }

@@ -3,6 +3,7 @@
 import { FIGURES } from "./figures.js";
 
 export const count = (value, digits = 0) => (value ?? 0).toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+export const short = (value) => Math.round(value).toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
 export const counted = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 export const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(share < 0.0995 && share > 0 ? 1 : 0)} %`);
 export const clock = (unix) => new Date(unix * 1000).toLocaleTimeString([], { hourCycle: "h23" });
@@ -64,6 +65,14 @@ export function build(name, attributes = {}, ...children) {
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   element.append(...children);
   return element;
+}
+
+// Puts a long name into a button of two parts: the first gives way, for names differ at their ends.
+export function nameButton(cell, name, kept, attributes = {}) {
+  const button = cell.firstChild ?? cell.appendChild(build("button", { type: "button", class: "id", ...attributes }));
+  if (button.textContent === name) return;
+  const cut = Math.max(0, name.length - kept);
+  button.replaceChildren(build("span", {}, name.slice(0, cut)), build("span", {}, name.slice(cut)));
 }
 
 export function meter(cell, share, text, { at = null, high = false, pale = 0, title = "" } = {}) {

@@ -14,12 +14,12 @@ const COLUMNS = [
   { name: "Client", kind: "p2", fill: (cell, row) => { cell.textContent = row.client || "–"; } },
   { name: "State", fill: (cell, row) => { const [word, kind] = STATES[row.state] ?? [row.state, "soft"]; cell.textContent = `${word} ${span(row.since_s)}`; cell.className = `state ${kind}`; } },
   { name: "Agents", kind: "num p2", fill: (cell, row) => { cell.textContent = count(row.agents); } },
-  { name: "Turns", kind: "num", fill: (cell, row) => { cell.textContent = count(row.turns); cell.title = `about ${count(Math.round(row.turns_left ?? 0))} more are expected`; } },
+  { name: "Turns", kind: "num p2", fill: (cell, row) => { cell.textContent = count(row.turns); cell.title = `about ${count(Math.round(row.turns_left ?? 0))} more are expected`; } },
   { name: "Cache at", fill: (cell, row) => { cell.textContent = row.workers.join(", ") || "nowhere"; } },
   { name: "Context, tokens", fill: (cell, row) => meter(cell, ratio(row.reserved_tokens, row.tokens) ?? 0, count(row.tokens), { title: `room is kept for ${count(row.reserved_tokens)} of ${count(row.tokens)} tokens` }) },
   { name: "Computed", kind: "num p3", fill: (cell, row) => { cell.textContent = count(row.served_tokens); } },
   { name: "Next turn", kind: "num p2", fill: (cell, row) => { cell.textContent = row.back_s === null ? "–" : `${span(row.back_s)} – ${span(row.back_late_s)}`; cell.title = pauseOf(row); } },
-  { name: "Why", kind: "wide", fill: (cell, row) => { cell.textContent = row.why || (row.state === "paused" ? pauseOf(row) : ""); } },
+  { name: "Why", kind: "wide p2", fill: (cell, row) => { cell.textContent = row.why || (row.state === "paused" ? pauseOf(row) : ""); } },
 ];
 
 // Draws the rows that `wanted` takes; returns how many.

@@ -11,9 +11,15 @@ async function session() {
   }
 }
 
+// Whether who looks may change workers: without keys the routers themselves say who.
+let operates = false;
+export const mayOperate = () => operates;
+
 // Shows whose key it is, and the way out.
 export async function showSession() {
-  const { signed_in: signedIn, tenant, roles = [] } = await session();
+  const { login, signed_in: signedIn, tenant, roles = [] } = await session();
+  operates = !login || roles.includes("operate");
+  document.getElementById("settings-part").hidden = !operates;
   $("logout").hidden = !signedIn;
   if (!signedIn) return;
   const sees = roles.includes("operate") ? "all tenants" : `tenant ${tenant || "without a name"}`;

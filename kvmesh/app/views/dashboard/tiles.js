@@ -1,6 +1,6 @@
 "use strict";
 // The figures of now, one tile each. What a router of an older version does not tell is not shown.
-import { build, count, fails, milliseconds, percent } from "./parts.js";
+import { build, count, fails, milliseconds, percent, short } from "./parts.js";
 import { figures, ratio, sum } from "./traffic.js";
 
 const SAMPLED = 0.9; // With a smaller part of the tokens round robin is said to be of a sample.
@@ -17,7 +17,6 @@ function tile(key, name, value, more, kind = "") {
   words.textContent = more;
 }
 
-const short = (value) => Math.round(value).toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
 const few = (value) => count(value ?? 0, !value || value >= 100 ? 0 : value < 0.095 ? 2 : 1);
 
 const ERRORS = [["5xx", "5xx"], ["cut", "cut"], ["429", "429"], ["4xx", "4xx"]];
@@ -26,9 +25,9 @@ const ERRORS = [["5xx", "5xx"], ["cut", "cut"], ["429", "429"], ["4xx", "4xx"]];
 function tileOfErrors({ errors_per_s: errors, requests_per_s: requests }, failed) {
   const found = ERRORS.filter(([key]) => errors[key] > 0), left = errors["499"] ?? 0;
   const all = found.reduce((sum, [key]) => sum + errors[key], 0);
-  const share = requests > 0 && all > 0 ? `${percent(Math.min(1, all / requests))} of requests: ` : "";
-  const words = found.map(([key, name]) => `${few(errors[key])} ${name}`).join(", ") || `none now, ${count(failed)} failed so far`;
-  tile("errors", "Errors a second", few(all), `${share}${words}${left ? `; ${few(left)} clients left` : ""}`,
+  const share = requests > 0 ? percent(Math.min(1, all / requests)) : all > 0 ? percent(1) : "–";
+  const words = found.map(([key, name]) => `${few(errors[key])} ${name} a second`).join(", ") || (requests > 0 ? "of the last 15 s" : "no request ended in 15 s");
+  tile("errors", "Requests failed", share, `${words}${left ? `; ${few(left)} clients left a second` : ""}; ${count(failed)} so far`,
     errors["5xx"] > 0 || errors.cut > 0 ? "bad" : all > 0 ? "warn" : "");
 }
 
@@ -46,7 +45,7 @@ export function drawTiles(overview) {
   const estimated = workers.filter((one) => one.trust === "estimated").length;
   const guessed = workers.filter((one) => one.trust === "approx").length;
   const doubtful = workers.filter((one) => one.trust === "catching-up" || one.trust === "degraded").length;
-  const failing = workers.filter(fails).length;
+  const failing = workers.filter(fails).length, leaving = workers.filter((one) => one.why_not === "draining").length;
   const add = (rows, key) => rows.reduce((all, one) => all + (one[key] ?? 0), 0);
   const held = traffic?.held ?? add(replicas, "queued"), waiting = traffic?.queued ?? add(workers, "waiting_requests");
   const best = minute.saved ?? minute.cached ?? minute.predicted;
@@ -56,7 +55,7 @@ export function drawTiles(overview) {
   tile("rate", "Requests a second", count((last.requests ?? 0) / 10, 1), `${count(counters.requests ?? 0)} so far, ${count(failed)} failed`,
     !traffic && (last.failed ?? 0) + (last.refused ?? 0) ? "bad" : "");
   if (traffic) tileOfErrors(traffic, failed);
-  tile("ttft", "Time to first token", milliseconds(minute.p50), `p90 ${milliseconds(minute.p90)}; round robin p50 ${milliseconds(minute.robin50)}`);
+  tile("ttft", "Time to first token", milliseconds(minute.p50), `p90 ${milliseconds(minute.p90)}, p99 ${milliseconds(minute.p99)}; round robin p50 ${milliseconds(minute.robin50)}`);
   if (traffic) tile("tpot", "Time per token", milliseconds(traffic.tpot_ms ?? null), "mean, after the first");
   if (traffic) tile("tokens", "Tokens a second", count(traffic.output_tokens_per_s), `written; ${short(traffic.prompt_tokens_per_s)} of prompts`);
   tile("cached", minute.cached === null ? "Prompt cached (predicted)" : "Prompt cached", percent(best),
@@ -68,7 +67,7 @@ export function drawTiles(overview) {
   const programs = overview.buckets.reduce((all, one) => all + (one.figures?.programs ?? 0), 0);
   const turns = overview.buckets.reduce((all, one) => all + (one.figures?.programs_waiting ?? 0), 0);
   tile("programs", "Programs", count(programs), turns ? `${count(turns)} wait for a turn` : programs ? "none waits for a turn" : "no agent’s session", turns ? "warn" : "");
-  tile("workers", "Workers usable", `${usable} of ${workers.length}`, failing ? `${failing} failing` : doubtful ? `${doubtful} in doubt` : guessed ? `${guessed} by guesses, without KV events` : estimated ? `${estimated} estimated: caches change faster than requests start` : "all trusted",
+  tile("workers", "Workers usable", `${usable} of ${workers.length}`, failing ? `${failing} failing` : leaving ? `${leaving} ${leaving === 1 ? "drains" : "drain"}` : doubtful ? `${doubtful} in doubt` : guessed ? `${guessed} by guesses, without KV events` : estimated ? `${estimated} estimated: caches change faster than requests start` : "all trusted",
     usable < workers.length || failing ? (usable ? "warn" : "bad") : "");
   const disagree = replicas.some((one) => one.agreement === "disagrees"), agree = replicas.some((one) => one.agreement === "agrees");
   tile("replicas", "Replicas ready", `${ready} of ${replicas.length}`,

@@ -51,5 +51,7 @@ export const figures = (total) => ({
   shadowed: ratio(total.shadowed_tokens, total.prompt_tokens),
   p50: quantile(total.ttft, 0.5),
   p90: quantile(total.ttft, 0.9),
+  p99: quantile(total.ttft, 0.99),
+  errors: total.requests ? Math.min(1, ((total.failed ?? 0) + (total.refused ?? 0)) / total.requests) : null,
   robin50: quantile(total.round_robin_ttft, 0.5),
 });

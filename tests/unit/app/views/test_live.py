@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
@@ -14,6 +14,7 @@ from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.live import LiveFeed
 from kvmesh.app.views.overview import Overview
 from kvmesh.core.admission.access import Viewer
+from kvmesh.core.insight.record_search import RecordSearch
 from kvmesh.transport.http.server.server import HttpServer
 from tests.conftest import Eventually
 from tests.integration.support.live_router import events
@@ -61,8 +62,9 @@ class WordyView:
         rows = [self.row(number) for number in range(min(limit, self.rows))]
         return (rows if self.version > after else []), self.version
 
-    async def latest(self, limit: int) -> list[DecisionRow]:
-        return [self.row(number) for number in range(limit)]
+    async def latest(self, limit: int, search: RecordSearch) -> Callable[[], list[DecisionRow]]:
+        del search
+        return lambda: [self.row(number) for number in range(limit)]
 
     async def find(self, request_id: str, viewer: Viewer | None = None) -> bytes | None:
         del viewer

@@ -1,10 +1,17 @@
 import msgspec
 
-from kvmesh.app.views.policy_view import merge_policies, view_policy
+from kvmesh.app.views.policy_view import (
+    ChangeRow,
+    PolicyRow,
+    merge_policies,
+    policy_marks,
+    view_policy,
+)
 from kvmesh.core.cost.catalogue import PUBLISHED
 from kvmesh.core.insight.policy_change import PolicyChange
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.rollout import Rollout
+from kvmesh.core.insight.rollout_state import Step
 from kvmesh.core.insight.rollout_verdict import Verdict
 
 CHANGE = PolicyChange(PolicySpec("prefill-decode", {"overlap_score_weight": 2.0}), min_requests=20)
@@ -92,3 +99,19 @@ def test_of_a_buckets_replicas_the_one_that_knows_most_is_shown() -> None:
 
     assert merged == [other, newest]
     assert merge_policies([newest, behind]) == [newest]
+
+
+def test_changes_of_policy_are_marked_when_they_begin_and_when_they_end() -> None:
+    steps = (Step(10.0, "r1", 0.5, "begun"), Step(90.0, "r2", 0.0, "worse"))
+    changes = (
+        ChangeRow(80.0, "r3", "kv:b", "kv:a", "running", (Step(80.0, "r3", 0.5, "begun"),)),
+        ChangeRow(10.0, "r1", "kv:c", "kv:a", "returned", steps),
+    )
+
+    marks = policy_marks(PolicyRow("chat", "kv:a", history=changes), 50.0)
+
+    assert [(one.at, one.who, one.text) for one in marks] == [
+        (80.0, "r3", "kv:b on trial"),
+        (90.0, "r1", "kv:c returned from"),
+    ]
+    assert policy_marks(PolicyRow("chat", "kv:a"), 0.0) == []

@@ -4,12 +4,18 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
+from kvmesh.actors.static_registry import DOWN
 from kvmesh.app.serve.routing_context import MOST_ENDED, Ended, RoutingContext
 from kvmesh.app.views.traffic_watch import MOST_COUNTED, TrafficWatch, count_ended
+from kvmesh.core.admission.sibling_counters import SharedLimits
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.flow import Flow
+from kvmesh.core.members.membership import DRAINING
 from kvmesh.transport.http.server.scope import End
 
 
@@ -68,7 +74,8 @@ class Door:
             counters=SimpleNamespace(ended=self.ended),
             clock=lambda: 100.0,
             bucket="chat",
-            router=SimpleNamespace(workers=tuple),
+            router_id="r0",
+            router=SimpleNamespace(workers=tuple, admission=SharedLimits()),
             gate=SimpleNamespace(waiting={}),
             patience=SimpleNamespace(waiting=0),
         )
@@ -103,3 +110,51 @@ async def test_what_waits_to_be_counted_is_bounded() -> None:
     await door.watch.catch_up()
 
     assert door.watch.traffic(101.0).requests_per_s == pytest.approx(MOST_ENDED, rel=1e-9)
+
+
+def beat_of(worker: str) -> WorkerHeartbeat:
+    return WorkerHeartbeat(
+        worker=WorkerId(worker),
+        bucket="chat",
+        epoch=1,
+        last_seq=0,
+        url="",
+        models=(),
+        block_size=16,
+    )
+
+
+def test_members_that_change_and_bounds_that_are_changed_are_marked() -> None:
+    beats = [beat_of(one) for one in ("w0", "w1", "w2")]
+    whys: dict[str, str] = {}
+    router = SimpleNamespace(workers=lambda: beats, admission=SharedLimits())
+    context = SimpleNamespace(
+        bucket="chat",
+        router_id="r0",
+        router=router,
+        clock=lambda: 100.0,
+        workers=SimpleNamespace(
+            membership=SimpleNamespace(why_not=lambda name, now: whys.get(name) if now else None)
+        ),
+    )
+    watch = TrafficWatch(cast("RoutingContext", context))
+    sibling = RouterHeartbeat(router="r1", bucket="chat", url="", ready=True, epoch=1)
+    siblings = [sibling, msgspec.structs.replace(sibling, router="r0")]
+    watch.siblings = lambda: siblings
+    watch.mark(101.0)
+
+    beats[0] = msgspec.structs.replace(beats[0], incarnation=7)
+    whys.update(w1=DOWN, w2=DRAINING)
+    siblings[:] = [msgspec.structs.replace(one, epoch=2) for one in siblings]
+    router.admission = SharedLimits(1.0, "r1", {})
+    watch.mark(102.0)
+    watch.mark(103.0)
+
+    assert [(one.kind, one.who, one.at) for one in watch.marks.rows(0.0)] == [
+        ("restart", "r0", 100.0),
+        ("restart", "w0", 102.0),
+        ("down", "w1", 102.0),
+        ("drain", "w2", 102.0),
+        ("restart", "r1", 102.0),
+        ("setting", "r1", 102.0),
+    ]

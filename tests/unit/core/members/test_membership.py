@@ -1,5 +1,5 @@
 from kvmesh.core.members.health import EJECT_STREAK
-from kvmesh.core.members.membership import Change, ChangeKind, Membership
+from kvmesh.core.members.membership import DRAINING, Change, ChangeKind, Membership
 from kvmesh.core.members.outcomes import SERVED, failed_attempt, status_attempt
 
 
@@ -125,3 +125,21 @@ def test_strangers_and_trusted_members_change_nothing() -> None:
     members.health.chosen("w2", 0.0)
 
     assert members.usable(0.0) == ("w1",)
+
+
+def test_who_is_held_drains_whatever_it_says_until_it_is_let_go_or_removed() -> None:
+    members = Membership()
+    members.add("w0", 0.0)
+
+    members.hold("w0", draining=True)
+    members.hold("unknown", draining=True)
+    members.observe("w0", 0, 1.0)
+    members.observe("unknown", 0, 1.0)
+
+    assert (members.usable(1.0), members.why_not("w0", 1.0)) == (("unknown",), DRAINING)
+    members.hold("w0", draining=False)
+    assert members.usable(1.0) == ("unknown", "w0")
+    members.hold("w0", draining=True)
+    members.remove("w0")
+    members.observe("w0", 0, 2.0)
+    assert members.usable(2.0) == ("unknown", "w0")
