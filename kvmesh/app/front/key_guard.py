@@ -13,6 +13,7 @@ from kvmesh._native import Names
 from kvmesh.app.front.browser_login import MOST_BYTES, BrowserLogin, without_cookie
 from kvmesh.app.front.same_origin import is_foreign
 from kvmesh.core.admission.access import (
+    KEY_HEADER,
     LOGIN_PATHS,
     ROLES_HEADER,
     check_role,
@@ -46,8 +47,9 @@ class KeyGuard(Generic[E]):
     """Stands in front of a handler. The file is read anew when it changes; a broken one is said
     once and changes nothing.
 
-    `tenant_header` is set to the key's tenant, `ROLES_HEADER` to its roles, whatever the client
-    sent (a proxy's tenant stays, and which of the proxy's roles that one has).
+    `tenant_header` is set to the key's tenant, `ROLES_HEADER` to its roles, `KEY_HEADER` to its
+    name, whatever the client sent (a proxy's tenant and key stay, and which of the proxy's roles
+    that one has).
     `pass_on`: leave the key on the request, for the router behind a meta-router asks again.
     `sessions`: browsers may show a key once, and then a cookie; the secret seals those, b"" is one
     of this process alone.
@@ -66,7 +68,7 @@ class KeyGuard(Generic[E]):
         self._handler = handler
         self._path = path
         self._tenant = tenant_header.lower().encode()
-        dropped = {ROLES_HEADER, *(() if pass_on else _CREDENTIALS)}
+        dropped = {ROLES_HEADER, KEY_HEADER, *(() if pass_on else _CREDENTIALS)}
         self._drop = Names(dropped | {self._tenant} - {b""}, b"")
         self._stamp = _stamp(path)
         self._ring = KeyRing(read_keys(path))
@@ -108,7 +110,8 @@ class KeyGuard(Generic[E]):
             if found is None:
                 return
             key = found
-            added = () if key.proxy else self._added(request.path, key.tenant.encode(), key.roles)
+            own = key.tenant.encode(), named(key)
+            added = () if key.proxy else self._added(request.path, own, key.roles)
             if is_told_alone(request):
                 if len(self._admitted) >= MOST_ADMITTED:
                     self._admitted.clear()
@@ -146,16 +149,20 @@ class KeyGuard(Generic[E]):
         sent, limits = request.header(self._tenant), request.header(ROLES_HEADER)
         roles = key.roles or ()
         roles = roles if limits is None else forwarded_roles(limits, roles)
-        return self._added(request.path, key.tenant.encode() if sent is None else sent, roles)
+        tenant = key.tenant.encode() if sent is None else sent
+        name = request.header(KEY_HEADER)
+        return self._added(request.path, (tenant, named(key) if name is None else name), roles)
 
-    def _added(self, path: str, tenant: bytes, roles: tuple[Role, ...] | None) -> Headers:
-        """Return what tells the next hop of a key. Raises `RequestError` where it may not have the
-        path.
+    def _added(
+        self, path: str, owner: tuple[bytes, bytes], roles: tuple[Role, ...] | None
+    ) -> Headers:
+        """Return what tells the next hop of the tenant and the name of a key. Raises `RequestError`
+        where it may not have the path.
         """
-        roles = roles or ()
+        roles, (tenant, name) = roles or (), owner
         check_role(path, roles)
-        granted = (ROLES_HEADER, words_of(roles))
-        return ((self._tenant, tenant), granted) if self._tenant else (granted,)
+        granted = (ROLES_HEADER, words_of(roles)), (KEY_HEADER, name)
+        return ((self._tenant, tenant), *granted) if self._tenant else granted
 
     def _check(self) -> None:
         try:
@@ -186,6 +193,11 @@ class KeyGuard(Generic[E]):
             exchange.fail(problem, ((b"retry-after", b"5"),))
         else:
             exchange.fail(problem)
+
+
+def named(key: ApiKey) -> bytes:
+    """Return the name of a key as a header tells it."""
+    return key.name.encode("ascii", "replace")
 
 
 @cache

@@ -58,7 +58,8 @@ SILENT: Final = "took its last request and gave no answer; it answers its health
 class TrafficWatch:
     """Counts requests that ended, and looks once a second at what is wrong.
 
-    `replicas` and `warnings` tell what others know.
+    `replicas` and `warnings` tell what others know. `on_ended` is given all requests that ended,
+    at each look.
     """
 
     def __init__(self, context: RoutingContext) -> None:
@@ -71,6 +72,7 @@ class TrafficWatch:
         self._checked_s = now
         self.replicas: Callable[[], Iterable[ReplicaState]] = tuple
         self.warnings: Callable[[], Iterable[str]] = tuple
+        self.on_ended: Callable[[Sequence[Ended]], object] = tuple
 
     async def run(self) -> None:
         """Count and check at intervals, until cancelled."""
@@ -86,9 +88,10 @@ class TrafficWatch:
         that went well a sample stands for all, those that did not are all counted.
         """
         ended = self._context.counters.ended
-        if not ended:
-            return
         there = [ended.popleft() for _ in range(len(ended))]
+        self.on_ended(there)
+        if not there:
+            return
         good = [one for one in there if one[3] == "finished" and one[4] < _ERROR]
         bad = [one for one in there if one[3] != "finished" or one[4] >= _ERROR]
         sample = good[:: ceil(len(good) / MOST_COUNTED)] if good else good
@@ -177,7 +180,7 @@ def count_ended(flow: Flow, one: Ended) -> None:
 
     Prompts and the time per token are only those of answers that ended whole.
     """
-    record, _, _, kind, status = one
+    record, kind, status = one[0], one[3], one[4]
     flow.requests += 1
     if error := error_class(kind, status):
         flow.errors[error] = flow.errors.get(error, 0.0) + 1

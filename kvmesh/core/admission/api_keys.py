@@ -22,7 +22,7 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Keys are random, so that a quick hash is enough. `tenant` is what admission and logs call its
     requests, by default its name; `requests_per_minute` 0 is no limit. A `proxy` (a meta-router, a
     gateway) is believed what tenant it sends, and which of its own roles that one has. `roles`
-    None: the file says nothing of them.
+    None: the file says nothing of them. `name` is that of its table, whatever the file says.
     """
 
     sha256: str
@@ -30,6 +30,7 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     roles: tuple[Role, ...] | None = None
     requests_per_minute: Figure = 0.0
     proxy: bool = False
+    name: str = ""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,7 +90,7 @@ def _completed(name: str, key: ApiKey, source: str) -> ApiKey:
             f"{source}: keys.{shown(name)}: roles is empty; name some of {', '.join(ROLES)}, or "
             "delete the key"
         )
-    return msgspec.structs.replace(key, tenant=tenant, roles=roles)
+    return msgspec.structs.replace(key, tenant=tenant, roles=roles, name=name)
 
 
 class KeyRing:

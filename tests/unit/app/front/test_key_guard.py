@@ -83,6 +83,7 @@ def test_a_key_is_known_again_and_its_request_stands_for_its_tenant(door: Door) 
             (b"x-foo", b"1"),
             (b"x-kvmesh-tenant", b"ann"),
             (b"x-kvmesh-roles", b"infer"),
+            (b"x-kvmesh-key", b"ann"),
         ]
 
 

@@ -8,8 +8,10 @@ import pytest
 
 from kvmesh.app.serve.routing_context import MOST_ENDED, Ended, RoutingContext
 from kvmesh.app.views.traffic_watch import MOST_COUNTED, TrafficWatch, count_ended
+from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.flow import Flow
+from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.scope import End
 
 
@@ -25,9 +27,13 @@ def record(usage: Usage | None = None, **more: Any) -> Any:
     return SimpleNamespace(**(reported | more))
 
 
+def ended(one: Any, tenant: str, kind: End, status: int) -> Ended:
+    return one, "m", tenant, kind, status, cast("Dispatched", None), cast("Request", None), None
+
+
 def counted(one: Any, kind: End = "finished", status: int = 200) -> Flow:
     flow = Flow()
-    count_ended(flow, (one, "m", "t", kind, status))
+    count_ended(flow, ended(one, "t", kind, status))
     return flow
 
 
@@ -75,7 +81,7 @@ class Door:
         self.watch = TrafficWatch(cast("RoutingContext", context))
 
     def end(self, count: int, kind: End = "finished", status: int = 200, tenant: str = "t") -> None:
-        self.ended.extend([(record(), "m", tenant, kind, status)] * count)
+        self.ended.extend([ended(record(), tenant, kind, status)] * count)
 
 
 @pytest.mark.parametrize("good", [3, MOST_COUNTED, 5 * MOST_COUNTED + 7])

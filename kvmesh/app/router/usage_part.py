@@ -1,0 +1,77 @@
+"""Usage at one router: what ended here is counted, shown, and made ready to be stored."""
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from kvmesh.actors.router import Router
+from kvmesh.app.front.front import Routes
+from kvmesh.app.front.viewers import Viewers
+from kvmesh.app.router.admin import RouterAdmin
+from kvmesh.app.serve.routing_context import Ended, RoutingContext
+from kvmesh.app.serve.usage_meter import meter
+from kvmesh.app.views.traffic_watch import TrafficWatch
+from kvmesh.app.views.usage_figures import USAGE, USAGE_RECORD, UsageFigures
+from kvmesh.app.views.usage_page import UsagePage
+from kvmesh.core.admission.usage_book import UsageBook
+from kvmesh.settings.roles import RouterSettings
+
+FLUSH_S: Final = 1.0
+"""What a process that is killed has not told is no older, but for a busy event loop."""
+
+
+class UsagePart:
+    """Keeps the `book` of a router, which knows it from now on."""
+
+    def __init__(self, settings: RouterSettings, router: Router, router_id: str) -> None:
+        named = settings.admission.metrics_tenant
+        self.book = UsageBook(settings.bucket, router_id, time.time_ns() // 1_000_000, named)
+        started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.book.missing = f"what ended before {started}: without NATS there is no record"
+        router.usage = self.book
+        self._metered = 0
+        self._flushed_s = 0.0
+
+    def mount(
+        self,
+        context: RoutingContext,
+        viewers: Viewers,
+        admin: RouterAdmin,
+        ports: Iterable[Routes],
+    ) -> TrafficWatch:
+        """Serve the page at each port and show the figures; return what counts traffic, and tells
+        of it here.
+        """
+        page = UsagePage(self.book, viewers)
+        for routes in ports:
+            page.mount(routes)
+        counters = context.counters
+        admin.sources.add(
+            USAGE.of_each(lambda: {(one,): sums for one, sums in self.book.totals.items()}),
+            USAGE_RECORD.of(lambda: UsageFigures(self.book.statistics(), self._uncounted(context))),
+        )
+        admin.warn(self.book.warnings)
+        traffic = TrafficWatch(context)
+        traffic.on_ended, traffic.warnings = self.take, admin.warnings_but_rows
+        self._ended = counters.ended
+        return traffic
+
+    def take(self, ended: Sequence[Ended]) -> None:
+        """Count requests that ended; make a batch of what was counted, once a second."""
+        meter(self.book, ended)
+        self._metered += len(ended)
+        now = time.monotonic()
+        if now >= self._flushed_s + FLUSH_S:
+            self._flushed_s = now
+            self.book.flush(time.time())
+
+    def close(self) -> None:
+        """Count all that ended, behind the last request."""
+        self._flushed_s = 0.0
+        self.take([self._ended.popleft() for _ in range(len(self._ended))])
+
+    def _uncounted(self, context: RoutingContext) -> int:
+        """Return how many requests ended faster than they could be counted."""
+        counters = context.counters
+        return counters.ends.total() - self._metered - len(counters.ended)
