@@ -3,8 +3,8 @@
     python examples/usage_biller.py nats://127.0.0.1:4222 default usage.sqlite
 
 It runs until it is stopped and goes on where it was. With accounts (`kvmesh nats-accounts --biller
-default/biller`) name its seed as fourth argument. JetStream delivers each batch at least once: a
-batch's id is stored in the same transaction as its rows, and then it is acknowledged.
+default/biller`) name the file with its seed as fourth argument. JetStream delivers each batch at
+least once: a batch's id is stored in the same transaction as its rows, and then it is acknowledged.
 """
 
 import asyncio
@@ -57,12 +57,12 @@ async def follow(jetstream: JetStreamContext, bucket: str, database: sqlite3.Con
             await message.ack_sync()
 
 
-async def main(url: str, bucket: str, path: str, seed: str = "") -> None:
+async def main(url: str, bucket: str, path: str, seed_file: str = "") -> None:
     """Follow a bucket until stopped."""
     database = sqlite3.connect(path)
     database.executescript(TABLES)
     inbox = f"_INBOX.biller.{bucket}.{NAME}".encode()
-    login = {"nkeys_seed": seed} if seed else {}
+    login = {"nkeys_seed": seed_file} if seed_file else {}
     connection = await nats.connect(url, inbox_prefix=inbox, **login)
     try:
         await follow(connection.jetstream(), bucket, database)

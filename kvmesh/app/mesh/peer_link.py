@@ -21,6 +21,7 @@ from kvmesh.app.members.prober import Probe
 from kvmesh.app.members.silence_watch import watch_silence
 from kvmesh.app.members.warning_lines import by_reason
 from kvmesh.app.mesh.home_store import HomeStore
+from kvmesh.app.mesh.limit_store import LimitStore
 from kvmesh.app.mesh.plane import event_plane, subjects_for
 from kvmesh.app.mesh.program_store import ProgramStore
 from kvmesh.app.mesh.router_commands import RouterCommands
@@ -286,6 +287,10 @@ class PeerLink:
             record = UsageStore(book, self.plane, bucket, subject)
             stack.push_async_callback(record.stop)
             record.start()
+        if (limits := self._router.limits) is not None:
+            charges = LimitStore(limits, self.plane, self.subjects, self.router_id)
+            stack.push_async_callback(charges.stop)
+            await charges.start()
         governor = self._router.scheduler.governor
         if governor is not None:
             sharing = ProgramSharing(governor, self.router_id, self.epoch)

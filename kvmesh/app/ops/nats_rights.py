@@ -75,12 +75,13 @@ def router_rights(subjects: Subjects, name: str) -> Rights:
     publish += [f"$O.{snapshots}.>"]
     publish += [subjects.control(), subjects.router_control()]
     publish += [subjects.bookings(name), subjects.routers(name), subjects.named_streams(name)]
-    publish += [subjects.usage(name)]
+    publish += [subjects.usage(name), subjects.limits(name)]
     subscribe = (
         f"{inbox_prefix('router', subjects.bucket, name)}.>",
         subjects.heartbeats(),
         subjects.bookings(),
         subjects.named_streams(),
+        subjects.limits(),
         subjects.routers(),
         subjects.router_control(name),
     )

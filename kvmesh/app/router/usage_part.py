@@ -12,9 +12,10 @@ from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.serve.routing_context import Ended, RoutingContext
 from kvmesh.app.serve.usage_meter import meter
 from kvmesh.app.views.traffic_watch import TrafficWatch
-from kvmesh.app.views.usage_figures import USAGE, USAGE_RECORD, UsageFigures
+from kvmesh.app.views.usage_figures import LIMITS, USAGE, USAGE_RECORD, UsageFigures
 from kvmesh.app.views.usage_page import UsagePage
 from kvmesh.core.admission.usage_book import UsageBook
+from kvmesh.core.admission.usage_limits import UsageLimits
 from kvmesh.settings.roles import RouterSettings
 
 FLUSH_S: Final = 1.0
@@ -26,10 +27,14 @@ class UsagePart:
 
     def __init__(self, settings: RouterSettings, router: Router, router_id: str) -> None:
         named = settings.admission.metrics_tenant
-        self.book = UsageBook(settings.bucket, router_id, time.time_ns() // 1_000_000, named)
+        epoch = time.time_ns() // 1_000_000
+        self.book = UsageBook(settings.bucket, router_id, epoch, named)
+        self.limits = UsageLimits(epoch)
+        self.book.on_received = self.limits.learn
         started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.book.missing = f"what ended before {started}: without NATS there is no record"
         router.usage = self.book
+        router.limits = self.limits if settings.http.api_keys is not None else None
         self._metered = 0
         self._flushed_s = 0.0
 
@@ -51,6 +56,7 @@ class UsagePart:
             USAGE.of_each(lambda: {(one,): sums for one, sums in self.book.totals.items()}),
             USAGE_RECORD.of(lambda: UsageFigures(self.book.statistics(), self._uncounted(context))),
         )
+        admin.sources.add(LIMITS.of(self.limits.statistics))
         admin.warn(self.book.warnings)
         traffic = TrafficWatch(context)
         traffic.on_ended, traffic.warnings = self.take, admin.warnings_but_rows
@@ -59,12 +65,14 @@ class UsagePart:
 
     def take(self, ended: Sequence[Ended]) -> None:
         """Count requests that ended; make a batch of what was counted, once a second."""
-        meter(self.book, ended)
+        paid, unix_s = self.limits.take_ended(), time.time()
+        meter(self.book, ended, lambda who, usage: self.limits.used(who, usage, unix_s))
+        self.limits.settle(paid)
         self._metered += len(ended)
         now = time.monotonic()
         if now >= self._flushed_s + FLUSH_S:
             self._flushed_s = now
-            self.book.flush(time.time())
+            self.book.flush(unix_s)
 
     def close(self) -> None:
         """Count all that ended, behind the last request."""

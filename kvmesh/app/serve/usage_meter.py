@@ -6,7 +6,7 @@ computed again, count in `engine_ms` alone. The rest of a stream, asked for by a
 it, counts the tokens behind those that it had.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kvmesh._native import Record
 from kvmesh.app.serve.routing_context import Ended
@@ -18,12 +18,18 @@ from kvmesh.core.insight.flow import FAILURES, error_class
 from kvmesh.transport.http.server.request import Request
 
 
-def meter(book: UsageBook, ended: Sequence[Ended]) -> None:
-    """Count requests that ended. Some 3 us each."""
+def meter(
+    book: UsageBook, ended: Sequence[Ended], used: Callable[[Consumer, UsageSums], None]
+) -> None:
+    """Count requests that ended, and tell `used` of each. Some 3 us each."""
     for one in ended:
         record, model, tenant, kind, status, dispatched, asked, passed = one
-        usage = used_by(record, kind, status, passed)
-        book.count(consumer_of(tenant, model, dispatched, asked), usage)
+        usage, who = (
+            used_by(record, kind, status, passed),
+            consumer_of(tenant, model, dispatched, asked),
+        )
+        book.count(who, usage)
+        used(who, usage)
 
 
 def consumer_of(tenant: str, model: str, one: Dispatched, asked: Request) -> Consumer:

@@ -7,6 +7,7 @@ import msgspec
 from kvmesh.app.views.figure import Figure, Table
 from kvmesh.core.admission.usage import UsageSums
 from kvmesh.core.admission.usage_book import UsageStatistics
+from kvmesh.core.admission.usage_limits import LimitStatistics
 
 
 class UsageFigures(msgspec.Struct, frozen=True):
@@ -43,4 +44,12 @@ USAGE_RECORD: Final = Table[UsageFigures](
            "away, or they ended faster than they could be counted.", ("why",)),
     Figure("gauge", "kvmesh_usage_unsent_requests", lambda one: one.book.unsent,
            "Requests whose batch is not stored yet."),
+)
+
+LIMITS: Final = Table[LimitStatistics](
+    Figure("gauge", "kvmesh_limited_accounts", lambda one: one.accounts,
+           "Keys and tenants with limits."),
+    Figure("counter", "kvmesh_limit_refusals", lambda one: one.refused,
+           "Requests answered 429 by the limit that was reached: requests or tokens a minute, "
+           "tokens a day.", ("limit",)),
 )

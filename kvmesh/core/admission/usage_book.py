@@ -58,14 +58,14 @@ class UsageBook:
 
     `unsent` are batches by id, the oldest first, taken out by whoever has stored them. Of the
     `named` tenants the sums of this replica are kept since its start, those of all others together.
-    `on_batch` is called with each batch that is counted, once. `missing` says what of the bucket is
-    not counted here, "" for nothing.
+    `on_received` is called with each batch that another told, or a life before this one. `missing`
+    says what of the bucket is not counted here, "" for nothing.
     """
 
     def __init__(self, bucket: str, router: str, epoch: int, named: Iterable[str] = ()) -> None:
         self.windows = UsageWindows()
         self.unsent: OrderedDict[str, Unsent] = OrderedDict()
-        self.on_batch: Callable[[UsageBatch], None] | None = None
+        self.on_received: Callable[[UsageBatch], None] | None = None
         self.totals = {one: UsageSums() for one in (*sorted(set(named))[:MOST_TOTALS], OTHER)}
         self.bucket = bucket
         self.router = router
@@ -103,7 +103,7 @@ class UsageBook:
                 until=round(now, 3),
                 rows=tuple(rows[first : first + MOST_BATCHED]),
             )
-            self._take(batch, now)
+            self.windows.add(grouped(batch.rows), batch.until, now)
             if self._stores:
                 requests = sum(row.usage.requests for row in batch.rows)
                 self.unsent[batch.id] = Unsent(_encode(batch), requests)
@@ -124,7 +124,9 @@ class UsageBook:
             return f"{shown(router)} tells of what {shown(batch.router)} served"
         if not batch.id.startswith(self._own):
             self._received += 1
-            self._take(batch, now)
+            self.windows.add(grouped(batch.rows), batch.until, now)
+            if self.on_received is not None:
+                self.on_received(batch)
         return ""
 
     def warnings(self) -> tuple[str, ...]:
@@ -141,11 +143,6 @@ class UsageBook:
             lost_requests=self._lost,
             unsent=sum(one.requests for one in self.unsent.values()),
         )
-
-    def _take(self, batch: UsageBatch, now: float) -> None:
-        self.windows.add(grouped(batch.rows), batch.until, now)
-        if self.on_batch is not None:
-            self.on_batch(batch)
 
 
 class UsageSummary(msgspec.Struct, frozen=True):

@@ -186,7 +186,7 @@ async def test_a_biller_with_an_account_reads_the_record_and_nothing_else(tmp_pa
         store.start()
         book.count(Consumer("t"), UsageSums(3))
         book.flush(time.time())
-        seed = (options.out / "seeds" / "biller.default.biller.nk").read_text().strip()
+        seed = str(options.out / "seeds" / "biller.default.biller.nk")
         async with biller(mesh.server, "kvmesh", tmp_path / "bill.sqlite", seed) as database:
             await until_billed(database, 3)
         await store.stop()

@@ -81,8 +81,11 @@ def test_requests_are_counted_each_once() -> None:
     book = UsageBook("b", "r", 1)
     one: Ended = (record(TOLD), "m", "t", "finished", 200, dispatched(), asked(), None)
 
-    meter(book, [one, one, cast("Ended", (None, *one[1:3], "refused", 503, *one[5:]))])
+    told: list[int] = []
+    failed = cast("Ended", (None, *one[1:3], "refused", 503, *one[5:]))
+    meter(book, [one, one, failed], lambda _, usage: told.append(usage.tokens))
     book.flush(NOW)
 
     found = summed(book.windows.since(NOW, NOW), "tenant", None, NOW)
     assert found.rows == [("t", "t", UsageSums(3, 1, 200, 120, 22, 3000))]
+    assert told == [111, 111, 0]

@@ -24,9 +24,8 @@ def test_bounds_are_these() -> None:
 
 
 def test_a_batch_has_an_id_times_and_a_row_for_each_consumer() -> None:
-    book, seen = UsageBook("b", "r0", 7), list[UsageBatch]()
+    book = UsageBook("b", "r0", 7)
     book.keep_unsent()
-    book.on_batch = seen.append
     used(book)
     used(book)
     used(book, "u")
@@ -50,7 +49,6 @@ def test_a_batch_has_an_id_times_and_a_row_for_each_consumer() -> None:
             "engine_ms": 14,
         },
     }
-    assert [one.id for one in seen] == ["b/r0-7-1", "b/r0-7-2"]
     assert (first["bucket"], first["router"], len(first["rows"])) == ("b", "r0", 2)
 
 
@@ -100,8 +98,20 @@ def test_what_cannot_be_read_is_refused_and_counted() -> None:
     assert (book.statistics().refused, book.statistics().received) == (4, 1)
 
 
+def test_what_it_has_counted_itself_is_not_counted_again() -> None:
+    book = UsageBook("b", "r0", 7)
+    book.keep_unsent()
+    used(book)
+    book.flush(NOW)
+
+    assert book.receive("r0", next(iter(book.unsent.values())).data, NOW) == ""
+    assert book.statistics().received == 0
+
+
 def test_what_a_life_before_this_one_stored_counts() -> None:
     before, book = UsageBook("b", "r0", 6), UsageBook("b", "r0", 7)
+    seen: list[UsageBatch] = []
+    book.on_received = seen.append
     before.keep_unsent()
     used(before)
     before.flush(NOW)
@@ -111,6 +121,7 @@ def test_what_a_life_before_this_one_stored_counts() -> None:
     book.receive("r0", next(iter(before.unsent.values())).data, NOW)
 
     assert summed(book.windows.since(NOW, NOW), "tenant", None, NOW).total.requests == 2
+    assert [one.id for one in seen] == ["b/r0-6-1"]
 
 
 def test_named_tenants_have_sums_of_their_own_and_the_rest_one() -> None:
