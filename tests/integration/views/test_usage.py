@@ -1,6 +1,7 @@
 """Usage at real front doors: who sees what, by page and by command."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -11,8 +12,10 @@ from rich.console import Console
 
 from kvmesh.app.views.usage_command import UsageOptions, command, draw, fetch_usage, read_usage
 from kvmesh.errors import TransportError
+from kvmesh.settings.requests import AdmissionSettings
 from tests.integration.support.live_router import client_of, mockers, router
 from tests.integration.support.two_tenants import Kind, Tenants, tenants
+from tests.integration.views.test_metrics import families, value
 
 pytestmark = pytest.mark.integration
 
@@ -95,7 +98,13 @@ async def test_the_command_prints_a_table_or_the_answer(
     body = {"model": "mock", "prompt": "a" * 320, "max_tokens": 2}
     async with (
         mockers(1) as engines,
-        client_of(router([engines[0].url], parity_sample=0)) as client,
+        client_of(
+            router(
+                [engines[0].url],
+                parity_sample=0,
+                admission=AdmissionSettings(metrics_tenant=("t",)),
+            )
+        ) as client,
     ):
         url = str(client.base_url)
         for tenant in ("t", "u"):
@@ -107,7 +116,13 @@ async def test_the_command_prints_a_table_or_the_answer(
         await asyncio.to_thread(command, UsageOptions(url=url))
         await asyncio.to_thread(command, UsageOptions(url=url, json=True))
         page = (await client.get("/v1/usage?by=session&limit=1")).json()
+        metrics = families((await client.get("/metrics")).text)
 
+    shown = partial(value, metrics, "kvmesh_usage_tokens_total", kind="prompt")
+    assert (shown(tenant="t"), shown(tenant="other")) == (320, 320)
+    lost = partial(value, metrics, "kvmesh_usage_lost_requests_total")
+    assert (lost(why="dropped"), lost(why="uncounted")) == (0, 0)
+    assert "what ended before" in page["missing"]
     assert [(one.tenant, one.requests) for one in view.rows] == [("t", 1)]
     printed = capsys.readouterr().out
     assert "bucket default, by tenant" in printed

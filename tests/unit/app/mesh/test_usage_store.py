@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ from kvmesh.core.admission.usage_book import UsageBook, summed
 from kvmesh.errors import TransportError
 from kvmesh.ports import Journal, StreamState
 from tests.conftest import Eventually
+from tests.doubles.memory.journal import MemoryJournal
 from tests.doubles.memory.plane import MemoryPlane
 from tests.doubles.memory.server import MemoryServer
 
@@ -155,6 +156,48 @@ async def test_without_a_stream_it_is_asked_for_again(
 
     said = [line["error"] for line in logs if line["event"] == "usage is not recorded"]
     assert said == ["JetStream is off"]
+
+
+class Failing(MemoryJournal):
+    """A journal whose first append fails for an error of ours."""
+
+    failed = False
+
+    def append(
+        self, subject: str, data: bytes, acked: Callable[[int], None], message_id: str = ""
+    ) -> None:
+        if not self.failed:
+            self.failed = True
+            raise RuntimeError("planted")
+        super().append(subject, data, acked, message_id)
+
+
+class FailingPlane(MemoryPlane):
+    async def usage(self, bucket: str) -> MemoryJournal:
+        await super().usage(bucket)
+        return Failing(self._server, f"kvmesh_usage_{bucket}")
+
+
+async def test_an_error_of_ours_ends_neither_reading_nor_storing(
+    stack: contextlib.AsyncExitStack, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_store, "ACK_S", 0.0)
+    server = MemoryServer()
+    one = Shared(server, "r0", FailingPlane(server))
+    one.use()
+    await one.start(stack)
+
+    await eventually(lambda: not one.book.unsent and not one.book.missing)
+    assert one.known() == 1
+
+
+async def test_news_of_the_connection_before_the_record_is_read_change_nothing() -> None:
+    one = Shared(MemoryServer(), "r0")
+    one.book.missing = UNREAD
+
+    one.store._on_change(True)
+
+    assert one.book.missing == UNREAD
 
 
 async def test_what_cannot_be_read_is_said_once_and_a_stream_made_anew_is_read_on(
