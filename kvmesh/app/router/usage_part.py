@@ -1,8 +1,11 @@
 """Usage at one router: what ended here is counted, shown, and made ready to be stored."""
 
+import asyncio
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from kvmesh.actors.router import Router
@@ -17,6 +20,9 @@ from kvmesh.app.views.usage_page import UsagePage
 from kvmesh.core.admission.usage_book import UsageBook
 from kvmesh.core.admission.usage_limits import UsageLimits
 from kvmesh.settings.roles import RouterSettings
+
+SLICE: Final = 256
+"""Requests counted in one turn of the event loop: some 1 ms."""
 
 FLUSH_S: Final = 1.0
 """What a process that is killed has not told is no older, but for a busy event loop."""
@@ -36,6 +42,7 @@ class UsagePart:
         router.usage = self.book
         router.limits = self.limits if settings.http.api_keys is not None else None
         self._metered = 0
+        self._waiting: deque[Ended] = deque()
         self._flushed_s = 0.0
 
     def mount(
@@ -63,23 +70,39 @@ class UsagePart:
         self._ended = counters.ended
         return traffic
 
-    def take(self, ended: Sequence[Ended]) -> None:
-        """Count requests that ended; make a batch of what was counted, once a second."""
+    async def take(self, ended: Sequence[Ended]) -> None:
+        """Count requests that ended, and make batches of what was counted, once a second; others
+        get their turn between.
+        """
         paid, unix_s = self.limits.take_ended(), time.time()
-        meter(self.book, ended, lambda who, usage: self.limits.used(who, usage, unix_s))
+        used = partial(self.limits.used, unix_s=unix_s)
+        self._waiting.extend(ended)  # kept for `close`, should this be cancelled
+        while self._waiting:
+            meter(self.book, self._take_some(), used)
+            await asyncio.sleep(0)
         self.limits.settle(paid)
-        self._metered += len(ended)
         now = time.monotonic()
         if now >= self._flushed_s + FLUSH_S:
             self._flushed_s = now
-            self.book.flush(unix_s)
+            for _ in self.book.flush_some(unix_s):
+                await asyncio.sleep(0)
 
     def close(self) -> None:
         """Count all that ended, behind the last request."""
-        self._flushed_s = 0.0
-        self.take([self._ended.popleft() for _ in range(len(self._ended))])
+        self._waiting.extend(self._ended)
+        self._ended.clear()
+        used = partial(self.limits.used, unix_s=time.time())
+        while self._waiting:
+            meter(self.book, self._take_some(), used)
+        self.book.flush(time.time())
+
+    def _take_some(self) -> list[Ended]:
+        some = [self._waiting.popleft() for _ in range(min(SLICE, len(self._waiting)))]
+        self._metered += len(some)
+        return some
 
     def _uncounted(self, context: RoutingContext) -> int:
         """Return how many requests ended faster than they could be counted."""
         counters = context.counters
-        return counters.ends.total() - self._metered - len(counters.ended)
+        waiting = len(counters.ended) + len(self._waiting)
+        return counters.ends.total() - self._metered - waiting

@@ -1,7 +1,7 @@
 """Keeps one router's rates and problems, whether anybody looks or not."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import chain
 from math import ceil
 from typing import Final
@@ -72,7 +72,7 @@ class TrafficWatch:
         self._checked_s = now
         self.replicas: Callable[[], Iterable[ReplicaState]] = tuple
         self.warnings: Callable[[], Iterable[str]] = tuple
-        self.on_ended: Callable[[Sequence[Ended]], object] = tuple
+        self.on_ended: Callable[[Sequence[Ended]], Awaitable[None]] = _ignore
 
     async def run(self) -> None:
         """Count and check at intervals, until cancelled."""
@@ -89,7 +89,7 @@ class TrafficWatch:
         """
         ended = self._context.counters.ended
         there = [ended.popleft() for _ in range(len(ended))]
-        self.on_ended(there)
+        await self.on_ended(there)
         if not there:
             return
         good = [one for one in there if one[3] == "finished" and one[4] < _ERROR]
@@ -166,6 +166,10 @@ class TrafficWatch:
             self._all.add(flow, now)
             self._models.add(model, flow, now)
             self._tenants.add(tenant, flow, now)
+
+
+async def _ignore(ended: Sequence[Ended]) -> None:
+    """Do nothing about requests that ended."""
 
 
 def _why_distrusted(health: Health, worker: str, now: float) -> str:

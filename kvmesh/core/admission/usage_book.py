@@ -1,7 +1,7 @@
 """The usage of a bucket as one replica knows it: what ended here, and what its siblings told."""
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -20,7 +20,7 @@ from kvmesh.core.admission.usage import (
     grouped,
 )
 
-MOST_UNSENT: Final = 256
+MOST_UNSENT: Final = 512
 """Batches that wait to be stored; beyond it the oldest are dropped, and counted as lost."""
 
 MOST_TOTALS: Final = 64
@@ -72,6 +72,7 @@ class UsageBook:
         self.missing = ""
         self._own = f"{bucket}/{router}-{epoch}-"
         self._open: dict[Consumer, UsageSums] = {}
+        self._rows: deque[UsageRow] = deque()
         self._since = 0.0
         self._batches = self._received = self._refused = self._lost = 0
         self._stores = False
@@ -89,11 +90,18 @@ class UsageBook:
         self.totals[who.tenant if who.tenant in self.totals else OTHER].add(usage)
 
     def flush(self, now: float) -> None:
-        """Make batches of what was counted since the last time; nothing where nothing was."""
-        since, self._since = self._since or now, now
-        rows = [UsageRow(who, usage) for who, usage in self._open.items()]
+        """Make batches of all that was counted; nothing where nothing was."""
+        for _ in self.flush_some(now):
+            pass
+
+    def flush_some(self, now: float) -> Iterator[UsageBatch]:
+        """Do as `flush`, and yield each batch, which is counted then: the rest may come later."""
+        self._rows.extend(UsageRow(who, usage) for who, usage in self._open.items())
         self._open = {}
-        for first in range(0, len(rows), MOST_BATCHED):
+        since, self._since = self._since or now, now
+        while self._rows:
+            some = min(MOST_BATCHED, len(self._rows))
+            rows = tuple(self._rows.popleft() for _ in range(some))
             self._batches += 1
             batch = UsageBatch(
                 id=f"{self._own}{self._batches}",
@@ -101,14 +109,15 @@ class UsageBook:
                 router=self.router,
                 since=round(since, 3),
                 until=round(now, 3),
-                rows=tuple(rows[first : first + MOST_BATCHED]),
+                rows=rows,
             )
-            self.windows.add(grouped(batch.rows), batch.until, now)
+            self.windows.add(grouped(rows), batch.until, now)
             if self._stores:
-                requests = sum(row.usage.requests for row in batch.rows)
+                requests = sum(row.usage.requests for row in rows)
                 self.unsent[batch.id] = Unsent(_encode(batch), requests)
                 if len(self.unsent) > MOST_UNSENT:
                     self._lost += self.unsent.popitem(last=False)[1].requests
+            yield batch
 
     def receive(self, router: str, data: bytes, now: float) -> str:
         """Count a batch that `router` stored, unless this life of the replica made it; return what

@@ -11,7 +11,7 @@ import structlog
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.mesh import usage_store
 from kvmesh.app.mesh.usage_store import ACK_S, AWAY, MOST_IN_FLIGHT, UNREAD, UsageStore
-from kvmesh.core.admission.usage import Consumer, UsageBatch, UsageSums
+from kvmesh.core.admission.usage import HOUR_S, Consumer, UsageBatch, UsageSums
 from kvmesh.core.admission.usage_book import UsageBook, summed
 from kvmesh.errors import TransportError
 from kvmesh.ports import Journal, StreamState
@@ -53,7 +53,7 @@ class Shared:
             self.book.flush(NOW)
 
     def known(self) -> int:
-        windows = self.book.windows.since(NOW, NOW)
+        windows = self.book.windows.since(NOW - 3 * HOUR_S, time.time())
         return summed(windows, "tenant", None, NOW).total.requests
 
 

@@ -20,7 +20,7 @@ def used(book: UsageBook, tenant: str = "t", requests: int = 1) -> None:
 
 
 def test_bounds_are_these() -> None:
-    assert (MOST_UNSENT, MOST_TOTALS, MOST_BATCHED) == (256, 64, 1024)
+    assert (MOST_UNSENT, MOST_TOTALS, MOST_BATCHED) == (512, 64, 256)
 
 
 def test_a_batch_has_an_id_times_and_a_row_for_each_consumer() -> None:
