@@ -386,8 +386,8 @@ class RoutedRequest:
             record, model, tenant = None, one.request.model, one.request.tenant
         else:
             record, model, tenant = placed.record, placed.model, placed.record.tenant
-        end, asked = (scope.kind, scope.status), self.forwarding.exchange.request
-        context.counters.ended.append((record, model, tenant, *end, one, asked, self.resumed))
+        end, head = (scope.kind, scope.status), self.forwarding.exchange.request.head
+        context.counters.ended.append((record, model, tenant, *end, one, head, self.resumed))
         if scope.trace is not None:
             scope.trace.record, scope.trace.model = record, model
         if self._ended:

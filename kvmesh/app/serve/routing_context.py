@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from kvmesh._native import Booking, BookingOutbox, Record, TokenCounts
+from kvmesh._native import Booking, BookingOutbox, Head, Record, TokenCounts
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.router import Router
 from kvmesh.app.front.tracing import Tracer
@@ -53,11 +53,11 @@ MOST_ENDED: Final = 1 << 12
 MOST_TARGETS: Final = 4096
 """Workers whose targets are kept; beyond it all are made anew."""
 
-Ended = tuple[Record | None, str, str, End, int, Dispatched, Request, int | None]
+Ended = tuple[Record | None, str, str, End, int, Dispatched, Head, int | None]
 """A request that ended: its record, None of one that was never decided; model, tenant, how it ended
-(`server.scope`), what status its client got, what was asked and decided, and as it was sent; how
-many tokens its client had of the stream that it asked for again. A plain tuple: named ones take 0.3
-us more.
+(`server.scope`), what status its client got, what was asked and decided, and its head, whose
+body is let go; how many tokens its client had of the stream that it asked for again. A plain tuple:
+named ones take 0.3 us more.
 """
 
 

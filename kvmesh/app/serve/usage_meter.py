@@ -8,14 +8,13 @@ it, counts the tokens behind those that it had.
 
 from collections.abc import Callable, Sequence
 
-from kvmesh._native import Record
+from kvmesh._native import Head, Record
 from kvmesh.app.serve.routing_context import Ended
 from kvmesh.core.admission.access import KEY_HEADER
 from kvmesh.core.admission.usage import MOST_SHOWN, Consumer, UsageSums
 from kvmesh.core.admission.usage_book import UsageBook
 from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.insight.flow import FAILURES, error_class
-from kvmesh.transport.http.server.request import Request
 
 
 def meter(
@@ -23,19 +22,17 @@ def meter(
 ) -> None:
     """Count requests that ended, and tell `used` of each. Some 3 us each."""
     for one in ended:
-        record, model, tenant, kind, status, dispatched, asked, passed = one
-        usage, who = (
-            used_by(record, kind, status, passed),
-            consumer_of(tenant, model, dispatched, asked),
-        )
+        record, model, tenant, kind, status, dispatched, head, passed = one
+        who = consumer_of(tenant, model, dispatched, head)
+        usage = used_by(record, kind, status, passed)
         book.count(who, usage)
         used(who, usage)
 
 
-def consumer_of(tenant: str, model: str, one: Dispatched, asked: Request) -> Consumer:
+def consumer_of(tenant: str, model: str, one: Dispatched, head: Head) -> Consumer:
     """Return whose request it was."""
     wishes, turn = one.wishes or one.made, one.turn
-    key = asked.head.get(KEY_HEADER)
+    key = head.get(KEY_HEADER)
     session = "" if wishes is None else wishes.session
     return Consumer(
         tenant[:MOST_SHOWN],

@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import pytest
 
+from kvmesh._native import Head
 from kvmesh.app.serve.routing_context import Ended
 from kvmesh.app.serve.usage_meter import consumer_of, meter, used_by
 from kvmesh.core.admission.usage import MOST_SHOWN, Consumer, UsageSums
 from kvmesh.core.admission.usage_book import UsageBook, summed
 from kvmesh.core.engines.sse import Usage
-from kvmesh.transport.http.server.request import Request
 
 NOW = 1_764_000_000.0
 
@@ -34,8 +34,8 @@ def dispatched(**more: Any) -> Any:
     return SimpleNamespace(**({"wishes": None, "made": None, "turn": None} | more))
 
 
-def asked(*headers: tuple[bytes, bytes]) -> Request:
-    return Request("POST", b"/v1/completions", headers)
+def asked(*headers: tuple[bytes, bytes]) -> Head:
+    return Head(headers)
 
 
 TOLD = Usage(prompt_tokens=100, completion_tokens=11, cached_tokens=60)

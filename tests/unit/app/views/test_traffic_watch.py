@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import pytest
 
+from kvmesh._native import Head
 from kvmesh.app.serve.routing_context import MOST_ENDED, Ended, RoutingContext
 from kvmesh.app.views.traffic_watch import MOST_COUNTED, TrafficWatch, count_ended
 from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.flow import Flow
-from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.scope import End
 
 
@@ -28,7 +28,7 @@ def record(usage: Usage | None = None, **more: Any) -> Any:
 
 
 def ended(one: Any, tenant: str, kind: End, status: int) -> Ended:
-    return one, "m", tenant, kind, status, cast("Dispatched", None), cast("Request", None), None
+    return one, "m", tenant, kind, status, cast("Dispatched", None), Head(()), None
 
 
 def counted(one: Any, kind: End = "finished", status: int = 200) -> Flow:
