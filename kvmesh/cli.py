@@ -104,6 +104,10 @@ COMMANDS = {
         "Search weights on a trace from standard input: what a router with --auto-tune runs.",
     ),
     "top": ("app.views.top", "Show workers, replicas, traffic and requests live in the terminal."),
+    "usage": (
+        "app.views.usage_command",
+        "List who used what: requests, tokens, engine time, by tenant, key, model and more.",
+    ),
     "explain": (
         "app.views.explain_command",
         "Show why a request went where it went, or where a prompt would go.",

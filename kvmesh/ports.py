@@ -72,10 +72,13 @@ class Journal(Protocol):
         """Return the stream's state. Raises `TransportError`."""
         ...
 
-    def append(self, subject: str, data: bytes, acked: Callable[[int], None]) -> None:
+    def append(
+        self, subject: str, data: bytes, acked: Callable[[int], None], message_id: str = ""
+    ) -> None:
         """Send `data`, never waiting; `acked(sequence)` is called once if the server stored it.
 
-        Nothing is called when the message or its ack is lost: the caller keeps the deadline.
+        Nothing is called when the message or its ack is lost: the caller keeps the deadline. One
+        with the `message_id` of another that was stored shortly before is not stored again.
         """
         ...
 
@@ -289,6 +292,13 @@ class EventPlane(Protocol):
         """Return the bucket's event stream, open; with `ensure` it is made or adapted.
 
         Who may only append passes False. Raises `TransportError`.
+        """
+        ...
+
+    async def usage(self, bucket: str) -> Journal:
+        """Return the record of what was used in the bucket, made or adapted.
+
+        Raises `TransportError`.
         """
         ...
 

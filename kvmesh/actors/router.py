@@ -10,6 +10,8 @@ from kvmesh.actors.kernel import Effect, Log, Message
 from kvmesh.actors.messages import WorkerGone, WorkerHeartbeat, WorkerSeen
 from kvmesh.bounds import MAX_FIGURE
 from kvmesh.core.admission.sibling_counters import SharedLimits
+from kvmesh.core.admission.usage_book import UsageBook
+from kvmesh.core.admission.usage_limits import UsageLimits
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.buckets.spill import BucketHeat
 from kvmesh.core.insight.rollout_state import NO_NEWS
@@ -46,6 +48,7 @@ class Router:
     `adapters` are the models that are LoRA adapters somewhere: what they cache is nobody else's.
     `prefillers` are the workers that prefill for others, `wanting` those that want to be told of
     answers; `ids` are of what their engines keep, `progress` is what these show of being at work.
+    `usage` accounts what its clients used, `limits` what they may use; None: nobody does.
     `admission` are the bounds in force where they were changed while it ran, `policy` likewise.
     """
 
@@ -71,6 +74,8 @@ class Router:
         self.policy = NO_NEWS
         self.heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
         self.ids = KeptIds()
+        self.usage: UsageBook | None = None
+        self.limits: UsageLimits | None = None
         self.progress = Progress(scheduler.workers.membership.health.served_s)
 
     def receive(self, message: Message, now: float) -> Iterable[Effect]:

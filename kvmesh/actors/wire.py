@@ -42,6 +42,14 @@ class Subjects(msgspec.Struct, frozen=True):
         """Return where a router replica tells how far streams have come."""
         return f"{self.namespace}.str.{self.bucket}.{router}"
 
+    def usage(self, router: str = "*") -> str:
+        """Return where a router replica records what was used."""
+        return f"{self.namespace}.use.{self.bucket}.{router}"
+
+    def limits(self, router: str = "*") -> str:
+        """Return where a router replica tells what it charged to keys and tenants with limits."""
+        return f"{self.namespace}.lim.{self.bucket}.{router}"
+
     def control(self, worker: str = "*") -> str:
         """Return where commands to one worker go."""
         return f"{self.namespace}.ctl.{self.bucket}.{worker}"

@@ -49,6 +49,9 @@ class AdmissionSettings:
     """Seconds a request is held at most; then it is answered 503."""
     tenant_header: str = "x-kvmesh-tenant"
     """Header that names the tenant; tenants take turns by tokens. Set it at a trusted gateway."""
+    metrics_tenant: tuple[str, ...] = ()
+    """Tenant that has series of its own among `kvmesh_usage_…` on /metrics, all others together are
+    `other`; repeat, 64 at most. GET /v1/usage has all of them."""
     admin_token_file: Path | None = None
     """File with the bearer token that PUT /admin/… asks for; default: only loopback may PUT."""
     max_queued: Annotated[int, Fixed] = 1024

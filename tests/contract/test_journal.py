@@ -165,3 +165,20 @@ async def test_the_state_of_a_stream_that_is_not_there_is_an_error(backend: Any)
 
     with pytest.raises(TransportError):
         await journal.state()
+
+
+async def test_a_message_that_is_sent_again_by_its_id_is_stored_once(
+    backend: Any, eventually: Any
+) -> None:
+    plane = await backend.plane()
+    journal = await plane.usage("code")
+    acks: list[int] = []
+    subject = f"{backend.prefix}.use.code.r1"
+
+    for name in ("a", "b", "a"):
+        journal.append(subject, name.encode(), acks.append, name)
+        await eventually(lambda name=name: len(acks) >= {"a": 1, "b": 2}[name])
+    await eventually(lambda: len(acks) == 3)
+
+    assert acks == [1, 2, 1]
+    assert (await journal.state()).last_sequence == 2

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from kvmesh.app.front.key_guard import read_keys
+from kvmesh.app.front.key_guard import read_file
 from kvmesh.core.admission.access import ROLES
 from kvmesh.core.admission.api_keys import PREFIX, digest_of, parse_keys
 from kvmesh.core.admission.paths import Role
@@ -38,6 +38,10 @@ class ApiKeyOptions:
     --proxy all three."""
     requests_per_minute: Annotated[float, Parameter(validator=Number(gte=0.0))] = 0.0
     """Requests a minute it may send; 0 is no limit."""
+    tokens_per_minute: Annotated[float, Parameter(validator=Number(gte=0.0))] = 0.0
+    """Tokens a minute, of prompts and answers, at all routers of a bucket; 0 is no limit."""
+    tokens_per_day: Annotated[float, Parameter(validator=Number(gte=0.0))] = 0.0
+    """The same a day (UTC)."""
     proxy: bool = False
     """Believe what tenant its requests name, and their roles among its own: for a meta-router or a
     gateway."""
@@ -60,14 +64,15 @@ def add_key(options: ApiKeyOptions) -> str:
     roles = options.role or (ROLES if options.proxy else ("infer",))
     listed = ", ".join(f'"{role}"' for role in dict.fromkeys(roles))
     lines.append(f"roles = [{listed}]")
-    if options.requests_per_minute:
-        lines.append(f"requests_per_minute = {options.requests_per_minute:g}")
+    for limit in ("requests_per_minute", "tokens_per_minute", "tokens_per_day"):
+        if amount := getattr(options, limit):
+            lines.append(f"{limit} = {amount!r}")
     if options.proxy:
         lines.append("proxy = true")
     text = "\n".join(lines) + "\n"
     parse_keys(text, str(options.file))
     write_secretly(options.file, text)
-    assert digest_of(key) in read_keys(options.file)
+    assert digest_of(key) in read_file(options.file).keys
     return key
 
 

@@ -15,6 +15,7 @@ from kvmesh.app.front.same_origin import JSON_TYPE, refuse_forced
 from kvmesh.app.process.listening import naming
 from kvmesh.app.process.memory import body_budget, memory_limit
 from kvmesh.app.process.place import own_place
+from kvmesh.core.admission.usage_limits import UsageLimits
 from kvmesh.core.members.url_guard import UrlGuard
 from kvmesh.core.members.url_rules import is_remote, parse_url_rules
 from kvmesh.errors import ConfigError, KvMeshError
@@ -101,7 +102,8 @@ class FrontDoor:
     """One listener and what it needs of the settings: with --api-keys it asks for a key.
 
     `tenant_header` is where a key's tenant goes; `passes_keys`: the next hop asks for it, too;
-    `flags` are the settings that name port and address.
+    `flags` are the settings that name port and address. `usage_limits` charge requests with
+    keys (`KeyGuard`).
     Raises `ConfigError` for a file of keys that is none.
     """
 
@@ -113,6 +115,7 @@ class FrontDoor:
         tenant_header: str = "",
         passes_keys: bool = False,
         flags: tuple[str, str] = HTTP_FLAGS,
+        usage_limits: UsageLimits | None = None,
     ) -> None:
         self._settings = settings
         self._flags = flags
@@ -124,6 +127,7 @@ class FrontDoor:
                 tenant_header=tenant_header,
                 pass_on=passes_keys,
                 sessions=_sessions(settings),
+                limits=usage_limits,
             )
             handler, screen = guard, guard.screen
         if settings.cors_origin:

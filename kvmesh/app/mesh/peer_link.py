@@ -21,11 +21,13 @@ from kvmesh.app.members.prober import Probe
 from kvmesh.app.members.silence_watch import watch_silence
 from kvmesh.app.members.warning_lines import by_reason
 from kvmesh.app.mesh.home_store import HomeStore
+from kvmesh.app.mesh.limit_store import LimitStore
 from kvmesh.app.mesh.plane import event_plane, subjects_for
 from kvmesh.app.mesh.program_store import ProgramStore
 from kvmesh.app.mesh.router_commands import RouterCommands
 from kvmesh.app.mesh.router_mesh import Hear, MeshPart
 from kvmesh.app.mesh.session_store import SessionStore
+from kvmesh.app.mesh.usage_store import UsageStore
 from kvmesh.app.process.aio import AioDriver
 from kvmesh.app.process.build import own_version
 from kvmesh.app.process.running import first_of
@@ -270,8 +272,8 @@ class PeerLink:
         ]
 
     async def share_tables(self) -> None:
-        """Follow whose ids are, the bindings of sessions and the agents of programs, where they are
-        kept.
+        """Follow whose ids are, the bindings of sessions, what was used and the agents of programs,
+        where they are kept.
         """
         stack = self.stack
         if self._sessions is not None:
@@ -285,6 +287,15 @@ class PeerLink:
         kept = HomeStore(ids, self.plane, make, "ids")
         stack.push_async_callback(kept.stop)
         await kept.start()
+        if (book := self._router.usage) is not None:
+            subject = self.subjects.usage(self.router_id)
+            record = UsageStore(book, self.plane, bucket, subject)
+            stack.push_async_callback(record.stop)
+            record.start()
+        if (limits := self._router.limits) is not None:
+            charges = LimitStore(limits, self.plane, self.subjects, self.router_id)
+            stack.push_async_callback(charges.stop)
+            await charges.start()
         governor = self._router.scheduler.governor
         if governor is not None:
             sharing = ProgramSharing(governor, self.router_id, self.epoch)

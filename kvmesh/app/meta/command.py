@@ -34,6 +34,7 @@ from kvmesh.app.meta.bucket_sockets import BucketSockets
 from kvmesh.app.meta.operator_pages import OperatorPages
 from kvmesh.app.meta.programs import MetaPrograms
 from kvmesh.app.meta.session_names import SessionNames
+from kvmesh.app.meta.usage import MetaUsage
 from kvmesh.app.meta.view import TENANT_HEADER, MetaView
 from kvmesh.app.process.build import own_build
 from kvmesh.app.process.internal_errors import InternalErrors
@@ -168,9 +169,6 @@ class MetaServer:
             exporting(self._tracer, stack)
             routes = Routes()
             ports = await open_ports(self.settings.http, routes, stack, TENANT_HEADER)
-            for door in ports.all():
-                door.add("GET", "/health", lambda one: answer_json(one, {"status": "alive"}))
-                door.add("GET", "/ready", self._ready)
             ports.admin.add("GET", "/v1/status", self._status)
             ready = self._ready_replicas
             models = ModelsPage(self.meta.table.models, lambda: ready().values(), self._pool)
@@ -184,7 +182,10 @@ class MetaServer:
             view = MetaView(self.meta, asking, "meta-router", self._warnings, self._faults)
             ports.mount(pages := ViewPages(view, self._viewers))
             for door in ports.all():
+                door.add("GET", "/health", lambda one: answer_json(one, {"status": "alive"}))
+                door.add("GET", "/ready", self._ready)
                 MetaPrograms(view, self._viewers).mount(door)
+                MetaUsage(view, self._viewers).mount(door)
             front = FrontDoor(
                 self.settings.http,
                 routes,

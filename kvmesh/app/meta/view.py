@@ -230,6 +230,10 @@ class MetaView:
                 return body if viewer.apart else seen
         return None
 
+    def buckets(self) -> tuple[str, ...]:
+        """Return the buckets that there are."""
+        return tuple(self._meta.table.buckets())
+
     async def ask_all(self, path: str, headers: Headers = ()) -> list[bytes]:
         """Return the good answers of all replicas."""
 

@@ -28,7 +28,11 @@ def write_trust(out: Path, members: Iterable[Member]) -> Path:
     It is written in place, not renamed: a container that mounts the file sees the change.
     Raises `OSError`.
     """
-    anchors = (Anchor(one.role, one.public_key, one.bucket, one.name, one.ranks) for one in members)
+    anchors = (
+        Anchor(one.role, one.public_key, one.bucket, one.name, one.ranks)
+        for one in members
+        if one.role != "biller"  # it says nothing that anybody reads
+    )
     path, data = out / NAME, encode_anchors(anchors)
     if not path.exists() or path.read_bytes() != data:
         path.write_bytes(data)

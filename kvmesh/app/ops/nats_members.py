@@ -14,6 +14,7 @@ from kvmesh.app.ops.nats_keys import public_key, write_hash_secret
 from kvmesh.app.ops.nats_rights import (
     Rights,
     admin_rights,
+    biller_rights,
     meta_router_rights,
     rank_names,
     router_rights,
@@ -25,7 +26,7 @@ from kvmesh.settings.types import Positive
 
 MEMBER = re.compile(r"([A-Za-z0-9_-]{1,64})/([A-Za-z0-9_-]{1,64}|\*)(?::([1-9][0-9]{0,3}))?")
 
-Role = Literal["worker", "router", "meta-router", "admin"]
+Role = Literal["worker", "router", "meta-router", "biller", "admin"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,9 @@ class AccountsOptions:
     for all workers of a bucket, which then trust each other."""
     router: tuple[str, ...] = ()
     """`bucket/name`; repeat. `bucket/*`: one key for all replicas of a bucket."""
+    biller: tuple[str, ...] = ()
+    """`bucket/name`; repeat. A program of yours that reads the bucket's record of usage, by a
+    durable consumer of that name."""
     operator: bool = False
     """Operator mode: accounts.conf holds tokens signed by an operator's key, and processes log in
     with creds/ROLE.BUCKET.NAME.creds (--nats-creds). Keep signing/ away from servers."""
@@ -106,6 +110,10 @@ def plan_members(options: AccountsOptions) -> list[Member]:
         bucket, name, _ = parse_member("--router", text)
         rights = router_rights(Subjects(options.namespace, bucket), name)
         members.append(Member("router", rights, bucket, name))
+    for text in options.biller:
+        bucket, name, _ = parse_member("--biller", text)
+        rights = biller_rights(Subjects(options.namespace, bucket), name)
+        members.append(Member("biller", rights, bucket, name))
     buckets = dict.fromkeys(member.bucket for member in members if member.bucket)
     members += [Member("admin", admin_rights(), bucket) for bucket in buckets]
     files = Counter(member.file_name for member in members)

@@ -13,6 +13,7 @@ from kvmesh.transport.nats.layout import (
     program_bucket,
     session_bucket,
     snapshot_bucket,
+    usage_stream,
 )
 
 ANSWER_S = 5
@@ -65,7 +66,8 @@ def router_rights(subjects: Subjects, name: str) -> Rights:
     meta, snapshots = meta_bucket(subjects.namespace), snapshot_bucket(subjects)
     tables = (session_bucket(subjects), program_bucket(subjects), id_bucket(subjects))
     stores = (f"KV_{meta}", f"OBJ_{snapshots}")
-    followed = (stream, *stores, *(f"KV_{table}" for table in tables))
+    usage = usage_stream(subjects)
+    followed = (stream, usage, *stores, *(f"KV_{table}" for table in tables))
     publish = [right for one in followed for right in follow_rights(one)]
     publish += [f"$JS.API.STREAM.MSG.GET.{one}" for one in stores]
     publish += [f"$JS.API.STREAM.PURGE.{one}" for one in (stream, f"OBJ_{snapshots}")]
@@ -73,15 +75,32 @@ def router_rights(subjects: Subjects, name: str) -> Rights:
     publish += [f"$O.{snapshots}.>"]
     publish += [subjects.control(), subjects.router_control()]
     publish += [subjects.bookings(name), subjects.routers(name), subjects.named_streams(name)]
+    publish += [subjects.usage(name), subjects.limits(name)]
     subscribe = (
         f"{inbox_prefix('router', subjects.bucket, name)}.>",
         subjects.heartbeats(),
         subjects.bookings(),
         subjects.named_streams(),
+        subjects.limits(),
         subjects.routers(),
         subjects.router_control(name),
     )
     return Rights(tuple(publish), subscribe, answers=True)
+
+
+def biller_rights(subjects: Subjects, name: str) -> Rights:
+    """Return a biller's rights: read the bucket's record of usage by a durable consumer of its own,
+    acknowledge what it has read, and nothing else.
+    """
+    stream = usage_stream(subjects)
+    verbs = ("CREATE", "DURABLE.CREATE", "INFO", "MSG.NEXT")  # clients make consumers either way
+    publish = (
+        f"$JS.API.STREAM.INFO.{stream}",
+        f"$JS.API.CONSUMER.CREATE.{stream}.{name}.>",
+        *(f"$JS.API.CONSUMER.{verb}.{stream}.{name}" for verb in verbs),
+        f"$JS.ACK.{stream}.{name}.>",
+    )
+    return Rights(publish, (f"{inbox_prefix('biller', subjects.bucket, name)}.>",))
 
 
 def follow_rights(stream: str) -> list[str]:

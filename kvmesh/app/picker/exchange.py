@@ -86,7 +86,7 @@ class PickExchange:
     """
 
     __slots__ = (
-        "answered", "asked", "follower", "headless", "quiet", "request", "request_id",
+        "added", "answered", "asked", "follower", "headless", "quiet", "request", "request_id",
         "scope", "sent_body", "sent_headers", "silent_s", "unread",
     )  # fmt: skip
 
@@ -98,6 +98,7 @@ class PickExchange:
         self.unread = self.quiet = self.headless = False
         self.silent_s = 0.0
         self.answered = False
+        self.added = b""
         self.asked = asked
         self.sent_headers = request.headers
         self.sent_body = request.body

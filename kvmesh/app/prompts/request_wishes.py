@@ -34,7 +34,7 @@ from kvmesh.app.prompts.wish_values import (
     priority_in,
 )
 from kvmesh.bounds import MAX_SECONDS, MAX_TOKENS, MAX_WEIGHT
-from kvmesh.core.admission.access import ROLES_HEADER
+from kvmesh.core.admission.access import KEY_HEADER, ROLES_HEADER
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.chat.inference import ChatRequest, Extension, InferenceRequest
 from kvmesh.core.chat.retention import cache_control_s, retention_s
@@ -54,7 +54,7 @@ from kvmesh.transport.http.wire.headers import Headers
 _PREFIX: Final = b"x-kvmesh-"
 _TIMEOUT: Final = "x-kvmesh-timeout-s"
 _NOBODY: Final = InferenceRequest()
-_APART: Final = OWN_HEADERS | {ROLES_HEADER, NO_HOLD[0]}
+_APART: Final = OWN_HEADERS | {ROLES_HEADER, KEY_HEADER, NO_HOLD[0]}
 """Headers of ours that are read elsewhere."""
 
 _UNCHOOSING: Final = {_TIMEOUT, "x-kvmesh-priority"}

@@ -44,6 +44,7 @@ class RouterAdmin:
         self._policy = policy
         self.parts: dict[str, Callable[[], object]] = {}
         self.viewers = Viewers("")
+        self.in_rows: Callable[[], tuple[str, ...]] = tuple
         self.why_not = mesh.why_not
         self._page = MetricsPage(
             *(*routing_sources(context), *mesh.figures(), TOKENS.of(check.statistics)),
@@ -68,9 +69,9 @@ class RouterAdmin:
             lines.update(by_reason(self._unsalted(), UNSALTED))
         return sorted(lines)
 
-    def warnings_but(self, reported: Callable[[], tuple[str, ...]]) -> list[str]:
-        """Return the warnings without those that are told elsewhere."""
-        left_out = frozenset(reported())
+    def warnings_but_rows(self) -> list[str]:
+        """Return the warnings without those that rows of workers tell."""
+        left_out = frozenset(self.in_rows())
         return [line for line in self.warnings() if line not in left_out]
 
     def _served(self) -> Served:

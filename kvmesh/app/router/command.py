@@ -49,8 +49,9 @@ from kvmesh.app.router.router_options import (
     shadow_policies,
 )
 from kvmesh.app.router.running_changes import RunningChanges
+from kvmesh.app.router.usage_part import UsagePart
 from kvmesh.app.serve.admission import AdmissionGate
-from kvmesh.app.serve.alternatives import Alternatives
+from kvmesh.app.serve.alternatives import alternatives_of
 from kvmesh.app.serve.formula_watch import FormulaWatch
 from kvmesh.app.serve.prefill import Splits
 from kvmesh.app.serve.response_holders import ResponseHolders
@@ -63,7 +64,6 @@ from kvmesh.app.views.front_figures import POOL, URLS, span_figures
 from kvmesh.app.views.mesh_figures import APPROX, HEARD
 from kvmesh.app.views.process_figures import BUILD, INTERNAL_ERRORS
 from kvmesh.app.views.request_figures import FORMULAS
-from kvmesh.app.views.traffic_watch import TrafficWatch
 from kvmesh.app.views.worker_figures import WORKER_CARE
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import secret_mark
@@ -126,6 +126,7 @@ class RouterServer:
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
+        self._usage = UsagePart(settings, self.router, self.router_id)
         self.router.progress.hang_s = settings.failure.hang_s
         self._viewers = viewers_of(settings, settings.admission.tenant_header)
         self._shadows = shadow_policies(settings, options)
@@ -215,7 +216,9 @@ class RouterServer:
             streams=self._care.streams,
             ask_suspects=self._care.wake,
             debug=debug,
-            alternatives=self._alternatives(),
+            alternatives=alternatives_of(
+                self._door.alternatives, self.scheduler, self.router.heartbeats.get, settings.seed
+            ),
             texts=PrefixTexts() if settings.decision.show_prefix_text else None,
             scaling=settings.scaling,
         )
@@ -234,12 +237,6 @@ class RouterServer:
         if (pool := self._pool) is None or pool.synced.is_set():
             return self.mesh.why_not()
         return f"InferencePool {pool.name}: {pool.why_not()}"
-
-    def _alternatives(self) -> Alternatives | None:
-        if not (most := self._door.alternatives):
-            return None
-        rng = random.Random(self.settings.seed or None)  # noqa: S311 - a choice, no secret
-        return Alternatives(most, self.scheduler, self.router.heartbeats.get, rng)
 
     async def serve(self, stop: Stop) -> None:
         """Serve until `stop`, then drain: no new requests, open streams finish."""
@@ -276,7 +273,7 @@ class RouterServer:
                 errors, BUILD.of(own_build), *door.figures(), *span_figures(context.tracer)
             )
             watch = self._programs.mount(context, self._viewers, admin, ports.all())
-            traffic = self._traffic(context, admin)
+            traffic = self._usage.mount(context, self._viewers, admin, ports.all())
             view = changes.view(admin, traffic)
             view.role = door.role
             view.programs = lambda: watch.seen.rows
@@ -307,6 +304,7 @@ class RouterServer:
             context.gate.close_in(settings.http.drain_s / 2)
             log.info("draining", open_requests=door.open_requests())
             await door.drain()
+            self._usage.close()
 
     async def _join(self, url: str) -> None:
         """Be part of the mesh, which may have to wait for NATS, until that fails."""
@@ -347,6 +345,7 @@ class RouterServer:
         admin.show(URLS.of(lambda: refusals), refusals.warnings)
         admin.show(FORMULAS.of_each(self._watch.statistics), self._watch.warnings)
         admin.show(WORKER_CARE.of(self._care.statistics), self._care.warnings)
+        admin.in_rows = self._care.warnings
         if (watched := self._pool) is not None:
             admin.show(POOL.of(watched.statistics), watched.warnings)
             admin.parts["inference_pool"] = watched.describe
@@ -355,12 +354,6 @@ class RouterServer:
         admin.mount(ports.admin)
         changes.mount(admin, ports)
         return admin
-
-    def _traffic(self, context: RoutingContext, admin: RouterAdmin) -> TrafficWatch:
-        """Return what counts traffic and knows what is wrong; failing workers are told by rows."""
-        traffic = TrafficWatch(context)
-        traffic.warnings = lambda: admin.warnings_but(self._care.warnings)
-        return traffic
 
     async def _housekeeping(self, context: RoutingContext, changes: RunningChanges) -> None:
         """Renew the bookings of open requests, release those nobody renews, once a second.

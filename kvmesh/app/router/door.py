@@ -123,7 +123,10 @@ class HttpDoor:
         )
         routes.add_prefix(STREAMS_PATH, resumed.serve)
         tenant_header = settings.admission.tenant_header
-        self._front = FrontDoor(settings.http, routes, tenant_header=tenant_header)
+        limits = context.router.limits
+        self._front = FrontDoor(
+            settings.http, routes, tenant_header=tenant_header, usage_limits=limits
+        )
 
     def figures(self) -> Iterable[Source]:
         """Return nothing: requests are counted where they are decided."""

@@ -95,6 +95,7 @@ class PickerPorts:
         routes.add_prefix("/v1/", self._refuse)
         self._health = HealthService(PickerHealth(serving.why_not))
         handler = _mounted(gateway)
+        self._limits = serving.context.router.limits
         self._server = self._make_server(handler, addresses, serving.priority_of)
 
     def figures(self) -> Iterable[Source]:
@@ -156,7 +157,9 @@ class PickerPorts:
         screen: Screen | None = None
         if keys is not None:
             tenant_header = self._settings.admission.tenant_header
-            guard = KeyGuard(handler, keys, tenant_header=tenant_header, pass_on=False)
+            guard = KeyGuard(
+                handler, keys, tenant_header=tenant_header, pass_on=False, limits=self._limits
+            )
             handler, screen = guard, guard.screen
         door = PickDoor(
             handler, addresses, _report, self._counts, limits=views.limits, screen=screen

@@ -103,3 +103,14 @@ class Alternatives:
             if other is not None and other.dp_rank is None and other.url not in (own, *found):
                 found.append(other.url)
         return tuple(found)
+
+
+def alternatives_of(
+    most: int,
+    scheduler: Scheduler,
+    find_beat: Callable[[WorkerId], WorkerHeartbeat | None],
+    seed: int,
+) -> Alternatives | None:
+    """Return what finds up to `most`, None where nobody wants any; `seed` 0: by chance."""
+    rng = Random(seed or None)  # noqa: S311 - a choice, no secret
+    return Alternatives(most, scheduler, find_beat, rng) if most else None

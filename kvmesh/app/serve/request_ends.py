@@ -38,6 +38,10 @@ class RequestEnds:
             found[outcome] += count
         return found
 
+    def total(self) -> int:
+        """Return how many ended."""
+        return sum(self._counts.values())
+
     def items(self) -> Iterable[tuple[tuple[str, str], int]]:
         """Return ((outcome, class), count), sorted: those shown from the start, or that came."""
         return sorted(self._all().items())

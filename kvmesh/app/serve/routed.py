@@ -328,9 +328,10 @@ class RoutedRequest:
         fine = whole and not (outcome.error or outcome.doubted)
         usage = self.forwarding.usage() if fine else None
         served = fine and outcome.watched and self._ended_by is None
-        now, failed = context.clock(), self._failed
-        attempt = SERVED
+        now, failed, attempt = context.clock(), self._failed, SERVED
         if not served:
+            if self._open and (passed := self.forwarding.passed):
+                self.on_tokens(passed)  # it is told of each sixteenth one
             placed, status, lost = one.placed, self._status, self._ended_by is not None
             stalled = partial(context.hangs.is_stalled, self)
             attempt = judge_end(outcome, placed, status, now, lost=lost, stalled=stalled)
@@ -379,22 +380,21 @@ class RoutedRequest:
 
     def _give_back(self) -> None:
         """Count the end, and release what an error has kept `on_finish` from releasing."""
-        scope, context = self.forwarding.scope, self._context
+        scope, context, one = self.forwarding.scope, self._context, self.one
         context.counters.ends.add(scope.kind, scope.status)
-        if (placed := self.one.placed) is None:
-            asked = self.one.request
-            record, model, tenant = None, asked.model, asked.tenant
+        if (placed := one.placed) is None:
+            record, model, tenant = None, one.request.model, one.request.tenant
         else:
             record, model, tenant = placed.record, placed.model, placed.record.tenant
-        context.counters.ended.append((record, model, tenant, scope.kind, scope.status))
+        end, head = (scope.kind, scope.status), self.forwarding.exchange.request.head
+        context.counters.ended.append((record, model, tenant, *end, one, head, self.resumed))
         if scope.trace is not None:
             scope.trace.record, scope.trace.model = record, model
         if self._ended:
             return
-        request_id = self.one.name
         context.hangs.waiting.pop(self, None)
         context.streams.open.pop(self, None)
-        context.gate.leave(request_id)
-        context.routing.leave_turn(self.one, context.clock())
-        context.open_requests.discard(request_id)
-        context.take_back(request_id)
+        context.gate.leave(one.name)
+        context.routing.leave_turn(one, context.clock())
+        context.open_requests.discard(one.name)
+        context.take_back(one.name)

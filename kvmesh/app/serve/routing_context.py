@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
-from kvmesh._native import Booking, BookingOutbox, Record, TokenCounts
+from kvmesh._native import Booking, BookingOutbox, Head, Record, TokenCounts
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.router import Router
 from kvmesh.app.front.tracing import Tracer
@@ -25,6 +25,7 @@ from kvmesh.app.serve.stream_sharing import StreamSharing
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.dispatch.dispatch import Dispatch
+from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.engines.registry import DEFAULT_KIND, engine_of
 from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.prefix_texts import PrefixTexts
@@ -53,9 +54,11 @@ MOST_ENDED: Final = 1 << 12
 MOST_TARGETS: Final = 4096
 """Workers whose targets are kept; beyond it all are made anew."""
 
-Ended = tuple[Record | None, str, str, End, int]
+Ended = tuple[Record | None, str, str, End, int, Dispatched, Head, int | None]
 """A request that ended: its record, None of one that was never decided; model, tenant, how it ended
-(`server.scope`) and what status its client got. A plain tuple: named ones take 0.3 us more.
+(`server.scope`), what status its client got, what was asked and decided, and its head, whose
+body is let go; how many tokens its client had of the stream that it asked for again. A plain tuple:
+named ones take 0.3 us more.
 """
 
 

@@ -45,6 +45,7 @@ from kvmesh.app.views.request_figures import (
 )
 from kvmesh.app.views.scaling_figures import DRAINS, SCALING
 from kvmesh.app.views.sidecar_figures import SIDECAR, SIDECAR_RANKS
+from kvmesh.app.views.usage_figures import LIMITS, USAGE, USAGE_RECORD
 from kvmesh.app.views.worker_figures import (
     ACCESSES,
     ENGINES,
@@ -60,7 +61,7 @@ TABLES: Final[tuple[Table[Never], ...]] = (
     *(PROGRAMS, PRESSURES, PROGRAM_NEWS, TOUCHES),
     *(PREDICTIONS, ACCESSES, WORKER_CARE, SCALING, DRAINS, SLO),
     *(INDEX, APPROX, HEARD, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
-    *(VERSIONS, UNREAD),
+    *(VERSIONS, UNREAD, USAGE, USAGE_RECORD, LIMITS),
     *(TOKENS, URLS, PICKS, GATEWAYS, UNWATCHED, POOL, SPANS),
     *(META, META_ENDS, META_HOMES, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS, BUILD),
     *(SIDECAR, SIDECAR_RANKS),

@@ -1,7 +1,7 @@
 """Keeps one router's rates and problems, whether anybody looks or not."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from math import ceil
 from typing import Final
@@ -59,7 +59,8 @@ SILENT: Final = "took its last request and gave no answer; it answers its health
 class TrafficWatch:
     """Counts requests that ended, and looks once a second at what is wrong, and what changed.
 
-    `replicas`, `warnings` and `siblings` tell what others know.
+    `replicas`, `warnings` and `siblings` tell what others know. `on_ended` is given all requests
+    that ended, at each look.
     """
 
     def __init__(self, context: RoutingContext) -> None:
@@ -76,6 +77,7 @@ class TrafficWatch:
         self.marks = MarkLog(context.bucket)
         self.marks.add("restart", context.router_id, "started", now)
         self._admission = context.router.admission
+        self.on_ended: Callable[[Sequence[Ended]], Awaitable[None]] = _ignore
 
     async def run(self) -> None:
         """Count and check at intervals, until cancelled."""
@@ -91,9 +93,10 @@ class TrafficWatch:
         that went well a sample stands for all, those that did not are all counted.
         """
         ended = self._context.counters.ended
-        if not ended:
-            return
         there = [ended.popleft() for _ in range(len(ended))]
+        await self.on_ended(there)
+        if not there:
+            return
         good = [one for one in there if one[3] == "finished" and one[4] < _ERROR]
         bad = [one for one in there if one[3] != "finished" or one[4] >= _ERROR]
         sample = good[:: ceil(len(good) / MOST_COUNTED)] if good else good
@@ -190,6 +193,10 @@ class TrafficWatch:
             self._tenants.add(tenant, flow, now)
 
 
+async def _ignore(ended: Sequence[Ended]) -> None:
+    """Do nothing about requests that ended."""
+
+
 def _why_distrusted(health: Health, worker: str, now: float) -> str:
     """Return what speaks against a worker that gets requests all the same; "" for nothing."""
     if health.standing(worker, now) != "in":
@@ -202,7 +209,7 @@ def count_ended(flow: Flow, one: Ended) -> None:
 
     Prompts and the time per token are only those of answers that ended whole.
     """
-    record, _, _, kind, status = one
+    record, kind, status = one[0], one[3], one[4]
     flow.requests += 1
     if error := error_class(kind, status):
         flow.errors[error] = flow.errors.get(error, 0.0) + 1

@@ -16,6 +16,9 @@ DEFAULT_ROLES: Final[tuple[Role, ...]] = ("infer", "view")
 ROLES_HEADER: Final = b"x-kvmesh-roles"
 """What a front door that asked for a key tells the next hop of it; only ever takes away."""
 
+KEY_HEADER: Final = b"x-kvmesh-key"
+"""What a front door that asked for a key tells the next hop of its name, for accounts alone."""
+
 LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
 SESSION: Final = "/session"
@@ -41,6 +44,7 @@ PATHS: Final[Mapping[str, Role]] = {
             "/v1/programs",
             "/v1/route",
             "/v1/status",
+            "/v1/usage",
         ),
         "view",
     ),

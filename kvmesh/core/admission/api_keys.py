@@ -1,4 +1,4 @@
-"""Who may send requests: named keys, kept as hashes, with a tenant and a rate."""
+"""Who may send requests: named keys, kept as hashes, with a tenant and limits."""
 
 from hashlib import sha256
 from typing import Final
@@ -8,6 +8,7 @@ import msgspec
 from kvmesh.bounds import MAX_NAME, Figure, is_name, shown
 from kvmesh.core.admission.access import DEFAULT_ROLES, OPEN_PATHS, ROLES
 from kvmesh.core.admission.paths import Role
+from kvmesh.core.admission.usage_limits import Limits, key_name, tenant_name
 from kvmesh.errors import ConfigError, RequestError
 
 PREFIX: Final = "kvm-"
@@ -20,20 +21,35 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One key: the SHA-256 of it in hexadecimal, never the key itself.
 
     Keys are random, so that a quick hash is enough. `tenant` is what admission and logs call its
-    requests, by default its name; `requests_per_minute` 0 is no limit. A `proxy` (a meta-router, a
+    requests, by default its name; `limits` are what it may use. A `proxy` (a meta-router, a
     gateway) is believed what tenant it sends, and which of its own roles that one has. `roles`
-    None: the file says nothing of them.
+    None: the file says nothing of them. `name` is that of its table, whatever the file says.
     """
 
     sha256: str
     tenant: str = ""
     roles: tuple[Role, ...] | None = None
     requests_per_minute: Figure = 0.0
+    tokens_per_minute: Figure = 0.0
+    tokens_per_day: Figure = 0.0
     proxy: bool = False
+    name: str = ""
+
+    def limits(self) -> Limits:
+        """Return what it may use."""
+        return Limits(self.requests_per_minute, self.tokens_per_minute, self.tokens_per_day)
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: dict[str, ApiKey]
+    tenants: dict[str, Limits] = {}
+
+
+class KeyFile(msgspec.Struct, frozen=True):
+    """The keys of a file by digest, and the limits of keys and tenants (`UsageLimits.replace`)."""
+
+    keys: dict[str, ApiKey]
+    limits: dict[str, Limits]
 
 
 def digest_of(key: str) -> str:
@@ -42,7 +58,13 @@ def digest_of(key: str) -> str:
 
 
 def parse_keys(text: str, source: str) -> dict[str, ApiKey]:
-    """Return the keys of a TOML file, `[keys.NAME]` each, by digest, tenants and roles filled in.
+    """Return the keys of `parse_file` alone."""
+    return parse_file(text, source).keys
+
+
+def parse_file(text: str, source: str) -> KeyFile:
+    """Return what is in a TOML file: `[keys.NAME]`, whose tenants and roles are filled in, and
+    limits of `[tenants.NAME]`.
 
     Raises `ConfigError` naming `source` and the key.
     """
@@ -68,7 +90,9 @@ def parse_keys(text: str, source: str) -> dict[str, ApiKey]:
         if digest in found:
             raise ConfigError(f"{source}: keys.{name}: another name has the same key")
         found[digest] = _completed(name, msgspec.structs.replace(key, sha256=digest), source)
-    return found
+    named = {f"key:{key_name(one.name)}": one.limits() for one in found.values()}
+    named |= {f"tenant:{tenant_name(name)}": one for name, one in file.tenants.items()}
+    return KeyFile(found, {name: one for name, one in named.items() if one.any()})
 
 
 def _completed(name: str, key: ApiKey, source: str) -> ApiKey:
@@ -89,24 +113,18 @@ def _completed(name: str, key: ApiKey, source: str) -> ApiKey:
             f"{source}: keys.{shown(name)}: roles is empty; name some of {', '.join(ROLES)}, or "
             "delete the key"
         )
-    return msgspec.structs.replace(key, tenant=tenant, roles=roles)
+    return msgspec.structs.replace(key, tenant=tenant, roles=roles, name=name)
 
 
 class KeyRing:
-    """Tells who a request is from, and whether it may come now. Times are the caller's, seconds.
-
-    A key's rate is a bucket of a minute's requests.
-    """
+    """Tells who a request is from."""
 
     def __init__(self, keys: dict[str, ApiKey]) -> None:
         self._keys = keys
-        self._spent: dict[str, tuple[float, float]] = {}
-        self.refused = 0
 
     def replace(self, keys: dict[str, ApiKey]) -> None:
-        """Take other keys from now on; what known ones have spent stays."""
+        """Take other keys from now on."""
         self._keys = keys
-        self._spent = {digest: one for digest, one in self._spent.items() if digest in keys}
 
     def digests(self) -> list[str]:
         """Return what is kept of each key."""
@@ -116,43 +134,15 @@ class KeyRing:
         """Return the key of that digest; None for no such key."""
         return self._keys.get(digest)
 
-    def check(self, path: str, key: str) -> None:
-        """Raise as `admit` does for no key or an unknown one; counts and spends nothing."""
-        if path not in OPEN_PATHS and not (key and digest_of(key) in self._keys):
-            raise _unknown(key)
-
-    def admit(self, path: str, key: str, now: float) -> ApiKey | None:
+    def admit(self, path: str, key: str) -> ApiKey | None:
         """Return whose request it is, None on a path that needs no key.
 
-        Raises `RequestError` 401 for no key or an unknown one, 429 for one that is spent.
+        Raises `RequestError` 401 for no key or an unknown one.
         """
         if path in OPEN_PATHS:
             return None
         found = self._keys.get(digest_of(key)) if key else None
         if found is None:
-            self.refused += 1
-            raise _unknown(key)
-        self.spend(found, now)
+            wrong = "this API key is not known" if key else "send an API key"
+            raise RequestError(f"{wrong}: Authorization: Bearer …, or x-api-key", status=401)
         return found
-
-    def spend(self, key: ApiKey, now: float) -> None:
-        """Take one request off the key's bucket, which fills evenly. Raises `RequestError` 429."""
-        if not key.requests_per_minute:
-            return
-        size = max(1.0, key.requests_per_minute)
-        left, since = self._spent.get(key.sha256, (size, now))
-        left = min(size, left + (now - since) * size / 60.0)
-        if left < 1.0:
-            self._spent[key.sha256] = left, now
-            self.refused += 1
-            raise RequestError(
-                f"tenant {key.tenant!r} has spent its {key.requests_per_minute:g} requests a "
-                "minute; slow down",
-                status=429,
-            )
-        self._spent[key.sha256] = left - 1.0, now
-
-
-def _unknown(key: str) -> RequestError:
-    wrong = "this API key is not known" if key else "send an API key"
-    return RequestError(f"{wrong}: Authorization: Bearer …, or x-api-key", status=401)

@@ -33,6 +33,11 @@ def id_bucket(subjects: Subjects) -> str:
     return f"{subjects.namespace}_ids_{subjects.bucket}"
 
 
+def usage_stream(subjects: Subjects) -> str:
+    """Return the stream of what was used in a bucket; only its routers may write it."""
+    return f"{subjects.namespace}_usage_{subjects.bucket}"
+
+
 def session_bucket(subjects: Subjects) -> str:
     """Return the KV bucket of one bucket's sessions; only its routers may write it."""
     return f"{subjects.namespace}_sessions_{subjects.bucket}"

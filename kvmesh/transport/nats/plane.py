@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -23,10 +24,18 @@ from kvmesh.transport.nats.layout import (
     program_bucket,
     session_bucket,
     snapshot_bucket,
+    usage_stream,
 )
 from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from kvmesh.transport.nats.link.control import ControlPlane
+
+USAGE_BYTES: Final = 256 * 1024**2
+USAGE_AGE_S: Final = 8 * 86_400
+"""What of a bucket's record of usage is kept: the oldest goes first."""
+
+USAGE_DUPLICATES_S: Final = 600
+"""For so long a batch that is sent again is not stored again."""
 
 
 class PlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,8 +98,7 @@ class NatsPlane:
     async def journal(self, bucket: str, *, ensure: bool = True) -> NatsJournal:
         """Return the bucket's event stream, open. Raises `TransportError`."""
         options, subjects = self._options, self._subjects(bucket)
-        journal = NatsJournal(
-            self.connection,
+        return await self._stream(
             JournalOptions(
                 stream=subjects.stream(),
                 subjects=(subjects.events(),),
@@ -98,11 +106,29 @@ class NatsPlane:
                 max_bytes=options.max_bytes,
                 max_age_s=options.max_age_s,
             ),
+            ensure=ensure,
         )
+
+    async def usage(self, bucket: str) -> NatsJournal:
+        """Return the bucket's record of usage, open. Raises `TransportError`."""
+        subjects = self._subjects(bucket)
+        return await self._stream(
+            JournalOptions(
+                stream=usage_stream(subjects),
+                subjects=(subjects.usage(),),
+                replicas=self._options.replicas,
+                max_bytes=USAGE_BYTES,
+                max_age_s=USAGE_AGE_S,
+                duplicates_s=USAGE_DUPLICATES_S,
+            )
+        )
+
+    async def _stream(self, options: JournalOptions, *, ensure: bool = True) -> NatsJournal:
+        journal = NatsJournal(self.connection, options)
         await journal.open(ensure=ensure)
         self._open.push_async_callback(journal.close)
         if ensure:
-            self._keeper.keep(journal.options.to_config())
+            self._keeper.keep(options.to_config())
         return journal
 
     async def stores(self, bucket: str) -> tuple[NatsKeyValue, NatsObjects]:
@@ -197,6 +223,7 @@ class NatsPlane:
         await self.programs(bucket, PROGRAM_TTL_S, MAX_PROGRAMS)
         ids = KeptIdOptions()
         await self.ids(bucket, int(ids.ttl_s), ids.max_ids)
+        await self.usage(bucket)
 
     async def keep(self) -> None:
         """Look every 3 s, for ever, whether the streams are there that this process made."""

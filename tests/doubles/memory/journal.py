@@ -84,7 +84,9 @@ class MemoryJournal:
         """Return the stream's state. Raises `TransportError`."""
         return self._server.stream(self._stream).state()
 
-    def append(self, subject: str, data: bytes, acked: Callable[[int], None]) -> None:
+    def append(
+        self, subject: str, data: bytes, acked: Callable[[int], None], message_id: str = ""
+    ) -> None:
         """Store `data`; `acked(sequence)` follows in a later turn, unless acks are dropped."""
         if not self._server.up or self._server.lose_appends:
             self.unsent += 1
@@ -93,7 +95,9 @@ class MemoryJournal:
         if stream is None or len(data) > MAX_MESSAGE_BYTES:
             self.refused += 1
             return
-        sequence = stream.store(subject, data)
+        sequence = stream.ids.get(message_id, 0) or stream.store(subject, data)
+        if message_id:
+            stream.ids[message_id] = sequence
         self._server.wake()
         if not self._server.drop_acks:
             asyncio.get_running_loop().call_soon(acked, sequence)

@@ -94,6 +94,14 @@ class MemoryPlane:
             self._kept.add(stream)
         return journal
 
+    async def usage(self, bucket: str) -> MemoryJournal:
+        """Return the bucket's record of usage. Raises `TransportError`."""
+        stream = f"{self._namespace}_usage_{bucket}"
+        journal = MemoryJournal(self._server, stream)
+        await journal.open()
+        self._kept.add(stream)
+        return journal
+
     async def stores(self, bucket: str) -> tuple[MemoryKeyValue, MemoryObjects]:
         """Return the mesh's keys and the bucket's snapshots. Raises `TransportError`."""
         self._server.require_up(bucket)
@@ -138,6 +146,7 @@ class MemoryPlane:
         await self.programs(bucket, PROGRAM_TTL_S, MAX_PROGRAMS)
         ids = KeptIdOptions()
         await self.ids(bucket, int(ids.ttl_s), ids.max_ids)
+        await self.usage(bucket)
 
     async def keep(self) -> None:
         """Make anew, for ever, the streams of this plane that are deleted."""

@@ -18,6 +18,7 @@ class MemoryStream:
         self.created = created
         self.first = 1
         self.records: list[Record] = []
+        self.ids: dict[str, int] = {}
 
     @property
     def last(self) -> int:

@@ -25,8 +25,13 @@ EXPECTED = {
     "ten_lines.py": "asyncio w",
     "router_library.py": "chosen     w1 8 of 10 blocks cached",
 }
-OF_A_MESH = {"custom_router_service.py", "follow_mesh.py", "register_engine.py"}
-"""Those need NATS; `tests/integration/mesh/test_followers.py` runs them."""
+OF_A_MESH = {
+    *("custom_router_service.py", "follow_mesh.py", "register_engine.py"),
+    "usage_biller.py",
+}
+"""Those need NATS; `tests/integration/mesh/test_followers.py` runs them, and the last one
+`tests/integration/nats/test_usage_record.py`.
+"""
 
 
 def test_every_example_is_run_here_or_against_a_mesh() -> None:

@@ -94,6 +94,21 @@ async def engines_say(urls: list[str]) -> Counter[str]:
     return found
 
 
+async def counted_usage(client: httpx.AsyncClient) -> dict[str, Any]:
+    """Return the sums of /v1/usage, once it has counted all requests, and looked at twice."""
+    async with asyncio.timeout(10):
+        while True:
+            page = (await client.get("/v1/usage?by=model&since=24h")).json()
+            if page["total"]["requests"] >= REQUESTS:
+                break
+            await asyncio.sleep(0.2)
+    rows = [*page["rows"], page["others"]]
+    total: dict[str, Any] = page["total"]
+    for name in ("requests", "prompt_tokens", "cached_tokens", "output_tokens"):
+        assert sum(one[name] for one in rows) == total[name]
+    return total
+
+
 async def test_every_figure_agrees_with_what_engines_and_clients_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -109,7 +124,9 @@ async def test_every_figure_agrees_with_what_engines_and_clients_counted(
                 metrics = families((await client.get("/metrics")).text)
                 overview = await ask_overview(str(client.base_url))
                 await asyncio.sleep(0.3)
+                usage = await counted_usage(client)
 
+    assert (usage["requests"], usage["errors"]) == (REQUESTS, 0)
     within = partial(pytest.approx, rel=0.01)
     share = truth["cached"] / truth["prompt"]
     assert share > 0.3
@@ -119,6 +136,9 @@ async def test_every_figure_agrees_with_what_engines_and_clients_counted(
     for kind, name in saved.items():
         found = value(metrics, "kvmesh_prompt_tokens_total", kind=kind)
         assert found == within(truth[name]), kind
+    for name, found in truth.items():
+        assert usage[f"{name}_tokens"] == within(found), name
+    assert usage["engine_ms"] > 0
     assert value(metrics, "kvmesh_output_tokens_total") == within(truth["output"])
     assert value(metrics, "kvmesh_saved_seconds_total") > 0.0
     summaries = [one for one in logs if one["event"] == routing_lines.SUMMARY]

@@ -34,7 +34,9 @@ PAUSE_S = 2.5
 
 
 class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The event stream of one bucket. Sizes in bytes; the oldest messages go first."""
+    """A stream of one bucket. Sizes in bytes; the oldest messages go first. For `duplicates_s` it
+    takes no second message of one id.
+    """
 
     stream: str
     subjects: tuple[str, ...]
@@ -43,6 +45,7 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = 2 * 1024**3
     max_age_s: int = 24 * 3600
     max_message_bytes: int = 512 * 1024
+    duplicates_s: int = 10
 
     def to_config(self) -> dict[str, Any]:
         """Return the stream's configuration as the server wants it."""
@@ -56,7 +59,7 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
             "max_bytes": self.max_bytes,
             "max_age": self.max_age_s * NANOSECONDS,
             "max_msg_size": self.max_message_bytes,
-            "duplicate_window": min(10, self.max_age_s) * NANOSECONDS,
+            "duplicate_window": min(self.duplicates_s, self.max_age_s) * NANOSECONDS,
             "allow_direct": True,
             "deny_delete": True,
         }
@@ -119,16 +122,20 @@ class NatsJournal:
         """Return the stream's state as its leader sees it. Raises `TransportError`."""
         return (await self._jetstream.stream_info(self.options.stream)).to_state()
 
-    def append(self, subject: str, data: bytes, acked: Callable[[int], None]) -> None:
-        """Send `data`, never waiting; `acked(sequence)` is called once if the server stored it.
+    def append(
+        self, subject: str, data: bytes, acked: Callable[[int], None], message_id: str = ""
+    ) -> None:
+        """Send `data`, never waiting; `acked(sequence)` is called once if the server stored it, or
+        stored one of that `message_id` within `duplicates_s`.
 
         Nothing is called when the message or its ack is lost, refused, or when more than 8192
         later ones are unanswered: the caller keeps the deadline and appends again.
         """
         self._appended += 1
         self._token = token = self._token + 1
+        headers = {"Nats-Msg-Id": message_id} if message_id else None
         try:
-            self._client.publish_nowait(subject, data, f"{self._inbox}{token}")
+            self._client.publish_nowait(subject, data, f"{self._inbox}{token}", headers)
         except nats.errors.OutboundBufferLimitError:
             self._unsent += 1
             self._silent_s = None

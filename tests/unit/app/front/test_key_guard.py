@@ -9,6 +9,7 @@ import pytest
 from kvmesh.app.front import key_guard
 from kvmesh.app.front.key_guard import CHECK_S, KeyGuard, is_told_alone
 from kvmesh.core.admission.api_keys import digest_of
+from kvmesh.core.admission.usage_limits import UsageLimits
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.scope import Scope
 from kvmesh.transport.http.wire.headers import Headers
@@ -28,6 +29,7 @@ class Asked:
         self.request = request
         self.scope = Scope(self.request_id, lambda *_: None)
         self.status = 0
+        self.added = b""
 
     def respond(
         self, status: int, body: bytes, *, content_type: bytes = b"", headers: Headers = ()
@@ -83,6 +85,7 @@ def test_a_key_is_known_again_and_its_request_stands_for_its_tenant(door: Door) 
             (b"x-foo", b"1"),
             (b"x-kvmesh-tenant", b"ann"),
             (b"x-kvmesh-roles", b"infer"),
+            (b"x-kvmesh-key", b"ann"),
         ]
 
 
@@ -145,3 +148,54 @@ def test_no_more_keys_are_kept_than_so_many(door: Door, monkeypatch: pytest.Monk
 )
 def test_a_key_is_kept_that_one_header_tells(headers: Headers, alone: bool) -> None:
     assert is_told_alone(Request("GET", b"/v1/models", headers)) is alone
+
+
+def test_answers_tell_the_limits_of_their_key_and_requests_pay_until_they_end(door: Door) -> None:
+    door.write("ann", more="requests_per_minute = 2\ntokens_per_minute = 600\n")
+    limits = UsageLimits()
+    guard: KeyGuard[Asked] = KeyGuard(
+        door.pass_on, door.path, tenant_header="t", pass_on=False, limits=limits
+    )
+    asked = [Asked(Request("POST", CHAT.encode(), [ANN], b"x" * 400, CHAT)) for _ in range(3)]
+    for one in asked:
+        guard(one)
+
+    assert [one.status for one in asked] == [0, 0, 429]
+    assert [one.added.count(b"x-ratelimit-") for one in asked] == [6, 6, 6]
+    assert b"x-ratelimit-remaining-tokens: 400\r\n" in asked[1].added
+    assert limits.take_ended() == []
+    asked[0].scope.end()
+    ((account, tokens, size),) = limits.take_ended()
+    assert (account.name, tokens, size) == ("key:ann", 100, 400)
+
+
+def test_a_proxys_request_pays_for_the_key_and_tenant_that_it_names(door: Door) -> None:
+    door.write("meta", more="proxy = true\n")
+    door.path.write_text(
+        door.path.read_text().replace('roles = ["infer"]', "")
+        + "[tenants.kitchen]\nrequests_per_minute = 1\n"
+    )
+    guard: KeyGuard[Asked] = KeyGuard(
+        door.pass_on, door.path, tenant_header="x-kvmesh-tenant", pass_on=False
+    )
+    meta = (b"authorization", b"Bearer meta-key")
+
+    def ask(*headers: tuple[bytes, bytes]) -> int:
+        one = Asked(Request("POST", CHAT.encode(), (meta, *headers)))
+        guard(one)
+        return one.status
+
+    kitchen, cellar = (b"x-kvmesh-tenant", b"kitchen"), (b"x-kvmesh-tenant", b"cellar")
+    assert [ask(kitchen), ask(cellar), ask(kitchen), ask()] == [0, 0, 429, 0]
+    ask((b"x-kvmesh-key", b"ann"))
+    named = [dict(one.headers)[b"x-kvmesh-key"] for one in door.passed]
+    assert named == [b"meta", b"meta", b"meta", b"ann"]
+
+
+def test_limits_are_read_anew_with_the_keys(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [door.ask(ANN) for _ in range(2)] == [0, 0]
+    door.write("ann", more="requests_per_minute = 1\n")
+    later = time.monotonic() + 2 * CHECK_S
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+
+    assert [door.ask(ANN) for _ in range(2)] == [0, 429]

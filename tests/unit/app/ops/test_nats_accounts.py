@@ -80,3 +80,16 @@ def test_operator_mode_writes_credentials_and_only_what_changed(tmp_path: Path) 
     server = (tmp_path / "accounts.conf").read_text()
     seeds = [path.read_text().strip() for path in secret if path.suffix == ".nk"]
     assert not [seed for seed in seeds if seed in server]
+
+
+def test_a_biller_has_a_key_and_nobody_believes_what_it_says(tmp_path: Path) -> None:
+    options = AccountsOptions(out=tmp_path, router=("code/r0",), biller=("code/books",))
+
+    write_accounts(options)
+
+    assert (tmp_path / "seeds/biller.code.books.nk").exists()
+    trusted = (tmp_path / "trust.json").read_text()
+    assert '"router"' in trusted
+    assert '"biller"' not in trusted
+    with pytest.raises(ConfigError, match="--biller 'books': write bucket/name"):
+        plan_members(AccountsOptions(biller=("books",)))

@@ -1,5 +1,10 @@
 from kvmesh.actors.wire import Subjects
-from kvmesh.app.ops.nats_rights import meta_router_rights, router_rights, worker_rights
+from kvmesh.app.ops.nats_rights import (
+    biller_rights,
+    meta_router_rights,
+    router_rights,
+    worker_rights,
+)
 
 CODE = Subjects("kvmesh", "code")
 
@@ -56,3 +61,26 @@ def test_a_meta_router_listens_and_writes_the_homes_of_conversations_alone() -> 
     for verb in ("CREATE", "UPDATE", "DELETE", "PURGE"):
         assert not [each for each in asked if f"STREAM.{verb}" in each]
     assert "allow_responses" not in config
+
+
+def test_a_router_appends_usage_as_itself_and_follows_that_of_its_bucket() -> None:
+    rights = router_rights(CODE, "r1")
+
+    assert "kvmesh.use.code.r1" in rights.publish
+    assert "$JS.API.CONSUMER.CREATE.kvmesh_usage_code.>" in rights.publish
+    assert not [one for one in rights.publish if "STREAM.PURGE.kvmesh_usage" in one]
+
+
+def test_a_biller_reads_the_record_of_its_bucket_by_its_own_consumer_and_nothing_else() -> None:
+    rights = biller_rights(CODE, "b")
+
+    assert rights.publish == (
+        "$JS.API.STREAM.INFO.kvmesh_usage_code",
+        "$JS.API.CONSUMER.CREATE.kvmesh_usage_code.b.>",
+        "$JS.API.CONSUMER.CREATE.kvmesh_usage_code.b",
+        "$JS.API.CONSUMER.DURABLE.CREATE.kvmesh_usage_code.b",
+        "$JS.API.CONSUMER.INFO.kvmesh_usage_code.b",
+        "$JS.API.CONSUMER.MSG.NEXT.kvmesh_usage_code.b",
+        "$JS.ACK.kvmesh_usage_code.b.>",
+    )
+    assert rights.subscribe == ("_INBOX.biller.code.b.>",)

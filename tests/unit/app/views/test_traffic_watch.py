@@ -7,12 +7,14 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from kvmesh._native import Head
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
 from kvmesh.actors.static_registry import DOWN
 from kvmesh.app.serve.routing_context import MOST_ENDED, Ended, RoutingContext
 from kvmesh.app.views.traffic_watch import MOST_COUNTED, TrafficWatch, count_ended
 from kvmesh.core.admission.sibling_counters import SharedLimits
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.engines.sse import Usage
 from kvmesh.core.insight.flow import Flow
 from kvmesh.core.members.membership import DRAINING
@@ -31,9 +33,13 @@ def record(usage: Usage | None = None, **more: Any) -> Any:
     return SimpleNamespace(**(reported | more))
 
 
+def ended(one: Any, tenant: str, kind: End, status: int) -> Ended:
+    return one, "m", tenant, kind, status, cast("Dispatched", None), Head(()), None
+
+
 def counted(one: Any, kind: End = "finished", status: int = 200) -> Flow:
     flow = Flow()
-    count_ended(flow, (one, "m", "t", kind, status))
+    count_ended(flow, ended(one, "t", kind, status))
     return flow
 
 
@@ -82,7 +88,7 @@ class Door:
         self.watch = TrafficWatch(cast("RoutingContext", context))
 
     def end(self, count: int, kind: End = "finished", status: int = 200, tenant: str = "t") -> None:
-        self.ended.extend([(record(), "m", tenant, kind, status)] * count)
+        self.ended.extend([ended(record(), tenant, kind, status)] * count)
 
 
 @pytest.mark.parametrize("good", [3, MOST_COUNTED, 5 * MOST_COUNTED + 7])

@@ -45,7 +45,10 @@ class Wire:
         self.consumer._received_s = asyncio.get_running_loop().time()
         self.consumer._pull()
 
-    def publish(self, subject: str, data: bytes, reply: str = "") -> None:
+    def publish(
+        self, subject: str, data: bytes, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        del headers
         assert reply == self.consumer._inbox or "DELETE" in subject
         self.pulls.append(data)
 
