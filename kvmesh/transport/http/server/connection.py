@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._client = peer[0] if isinstance(peer, tuple) else ""
         self._secure = transport.get_extra_info("sslcontext") is not None
-        self.last = listener.draining
+        self.last = listener.last
         served = len(listener.connections) - listener.turned_away
         listener.connections.add(self)
         listener.wheel.add(self)

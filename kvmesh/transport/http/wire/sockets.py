@@ -7,7 +7,7 @@ import resource
 import socket
 import ssl as tls
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from kvmesh.errors import TransportError
@@ -113,6 +113,35 @@ async def accept(
             ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S if ssl else None,
         )
         servers.append(server)
+
+
+def waiting(listening: Iterable[socket.socket]) -> list[socket.socket]:
+    """Return the connections that nobody has accepted yet: who stops listening resets the rest."""
+    found: list[socket.socket] = []
+    for sock in listening:
+        with contextlib.suppress(OSError):  # BlockingIOError: there are no more
+            while True:
+                found.append(sock.accept()[0])
+    for one in found:
+        one.setblocking(False)
+    return found
+
+
+async def take(
+    accepted: Sequence[socket.socket],
+    protocol: Callable[[], asyncio.Protocol],
+    *,
+    ssl: tls.SSLContext | None,
+) -> None:
+    """Serve connections that `waiting` found, each with a `protocol` of its own."""
+    loop, limit_s = asyncio.get_running_loop(), _HANDSHAKE_TIMEOUT_S if ssl else None
+    await asyncio.gather(
+        *(
+            loop.connect_accepted_socket(protocol, sock, ssl=ssl, ssl_handshake_timeout=limit_s)
+            for sock in accepted
+        ),
+        return_exceptions=True,
+    )
 
 
 def _listen(
