@@ -12,7 +12,7 @@ SECTIONS = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)+)", PAGE, re.MULTILINE))
 WITHOUT_FIGURES = {"Features", "Flags of other routers"}
 FEATURES, LACKS = SECTIONS["Features"].split("\n\n| what they")
 COMMIT = re.compile(r"\b[0-9a-f]{7,8}\b")
-PEERS = {"vllm-router": "vllm-router", "sglang-router": "sglang-router", "smg": "smg"}
+PEERS = ("vllm-router", "sglang-router", "smg")
 DYNAMO = re.compile(r"ai-dynamo-runtime==([\d.]+)")
 
 
@@ -21,9 +21,7 @@ def rows(text: str) -> list[list[str]]:
     return [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
 
 
-@pytest.mark.parametrize(
-    "section", sorted(SECTIONS.keys() - {"Features", "Flags of other routers"})
-)
+@pytest.mark.parametrize("section", sorted(SECTIONS.keys() - WITHOUT_FIGURES))
 def test_a_section_of_figures_names_its_day_and_its_commit(section: str) -> None:
     text = SECTIONS[section]
 
