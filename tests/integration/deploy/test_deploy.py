@@ -337,7 +337,7 @@ def test_haproxy_accepts_the_file() -> None:
     program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip("no haproxy on this machine")
-    argv = [program, "-c", "-f", DEPLOY / "compose/haproxy.cfg"]
+    argv = [program, "-c", "-f", str(DEPLOY / "compose/haproxy.cfg")]
 
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
 
