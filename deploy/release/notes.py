@@ -34,7 +34,7 @@ def find_section(changelog: str, version: str) -> tuple[str, str]:
 
 
 def shorten(section: str, rest: str) -> str:
-    """Return as many entries of each heading as fit into `MOST_CHARACTERS`; `rest` has the others."""
+    """Return as many entries of each heading as fit `MOST_CHARACTERS`; `rest` has the others."""
     parts = [ENTRY.split(part) for part in PART.split(section)]
     for most in range(max(map(len, parts)), 0, -1):
         text = ""
