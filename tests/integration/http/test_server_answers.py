@@ -444,6 +444,30 @@ async def test_requests_under_way_as_a_drain_begins_are_answered(
     await asyncio.wait_for(drained, 60)
 
 
+async def test_a_request_that_came_unread_is_answered_as_idle_connections_close(
+    fronts: Front, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvmesh.transport.http.server.server.LAST_REQUESTS_S", 0.0)
+    server = await fronts.serve(desk.take)
+    idle, silent = [await fronts.connect(server) for _ in range(2)]
+    for client in (idle, silent):
+        client.send(GET)
+        await desk.arrival()
+        desk.open.pop().respond(200, b"")
+        await client.answer()
+    listener = server._listener
+    assert listener is not None
+
+    idle.send(GET)
+    server._shut(listener, at_once=False)
+
+    await desk.arrival()
+    desk.open.pop().respond(200, b"served")
+    assert (await idle.answer()).body == b"served"
+    assert await idle.closed()
+    assert await silent.closed()
+
+
 async def test_a_drain_cuts_what_outlives_its_grace(fronts: Front, desk: Desk) -> None:
     server = await fronts.serve(desk.take)
     client = await ask(fronts, server, desk)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import resource
+import select
 import socket
 import ssl as tls
 import sys
@@ -142,6 +143,16 @@ async def take(
         ),
         return_exceptions=True,
     )
+
+
+def has_unread(transport: asyncio.BaseTransport) -> bool:
+    """Return whether bytes wait in the kernel, which closing would answer by a reset."""
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return False
+    looking = select.poll()
+    looking.register(sock.fileno(), select.POLLIN)
+    return bool(looking.poll(0))
 
 
 def _listen(
