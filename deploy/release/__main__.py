@@ -133,7 +133,7 @@ def fill(wishes: Wishes, exported: Path, out: Path, version: str) -> None:
         shutil.copy(file, out)
     write_provenance(out, version, used)
     changelog = (exported / "CHANGELOG.md").read_text(encoding="utf-8")
-    notes = write_notes(changelog, version, list(out.iterdir()), missing)
+    notes = write_notes(changelog, version, missing)
     (out / "RELEASE_NOTES.md").write_text(notes, encoding="utf-8")
     write_sums(out)
 

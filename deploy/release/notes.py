@@ -1,7 +1,6 @@
 """The release notes: what CHANGELOG.md says of a version, and how to install it."""
 
 import re
-from pathlib import Path
 from typing import Final
 
 from deploy.release.errors import ReleaseError
@@ -12,6 +11,10 @@ HEADING: Final = re.compile(
 )
 REFERENCE: Final = re.compile(r"^\[[^]]+\]: \S+\n?", re.MULTILINE)
 LINK: Final = re.compile(r"(\]\()(?![a-z]+:|#)")
+PART: Final = re.compile(r"^(?=### )", re.MULTILINE)
+ENTRY: Final = re.compile(r"^(?=- )", re.MULTILINE)
+MOST_CHARACTERS: Final = 8000
+"""Of what changed: nobody reads more on the page of a release."""
 
 
 def find_section(changelog: str, version: str) -> tuple[str, str]:
@@ -30,12 +33,27 @@ def find_section(changelog: str, version: str) -> tuple[str, str]:
     )
 
 
-def write_notes(changelog: str, version: str, files: list[Path], missing: list[str]) -> str:
+def shorten(section: str, rest: str) -> str:
+    """Return as many entries of each heading as fit `MOST_CHARACTERS`; `rest` has the others."""
+    parts = [ENTRY.split(part) for part in PART.split(section)]
+    for most in range(max(map(len, parts)), 0, -1):
+        text = ""
+        for head, *entries in parts:
+            text += head + "".join(entries[:most]).rstrip() + "\n"
+            if left := len(entries[most:]):
+                text += f"- {left} more: {rest}\n"
+            text += "\n"
+        if len(text) <= MOST_CHARACTERS:
+            return text.strip()
+    return f"What changed: {rest}"
+
+
+def write_notes(changelog: str, version: str, missing: list[str]) -> str:
     """Return the notes; `missing` says what this release does not have, and why."""
     date, section = find_section(changelog, version)
-    section = LINK.sub(rf"\1{HOME}/blob/v{version}/", section)
-    names = "\n".join(f"- `{path.name}`" for path in sorted(files))
-    absent = "".join(f"\nNot in this release: {what}.\n" for what in missing)
+    tree = f"{HOME}/blob/v{version}/"
+    section = shorten(LINK.sub(rf"\1{tree}", section), f"[CHANGELOG.md]({tree}CHANGELOG.md)")
+    absent = "".join(f"Not in this release: {what}.\n\n" for what in missing)
     return f"""# kvmesh {version} ({date})
 
 ```
@@ -48,8 +66,5 @@ The second line installs the versions this release was tested with; the wheel to
 your interpreter and system. Where there is none, `pip install kvmesh-{version}.tar.gz` builds one,
 with the compiled core where there is a C compiler.
 
-## Files
-{names}
-{absent}
-{section}
+{absent}{section}
 """

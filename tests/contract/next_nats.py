@@ -34,7 +34,7 @@ def beyond_the_pin(pyproject: str) -> str:
         found = re.match(r"nats-py\b.*<(\d+\.\d+)$", one)
         if found:
             return f"nats-py>={found[1]}.dev0"
-    raise ValueError("pyproject.toml pins no minor version of nats-py: nats-py[nkeys]>=A.B,<A.C")
+    raise ValueError("pyproject.toml pins no minor version of nats-py: nats-py>=A.B,<A.C")
 
 
 def install(wanted: str, folder: Path) -> str:

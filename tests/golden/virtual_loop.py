@@ -81,6 +81,10 @@ class Listening:
     def getsockname(self) -> tuple[str, int]:
         return "127.0.0.1", self.port
 
+    def accept(self) -> None:
+        """Say as a socket does that nothing waits: a connection is taken as it is made."""
+        raise BlockingIOError
+
     def close(self) -> None:
         if self.loop is not None:
             self.loop.listeners.pop(self.port, None)

@@ -14,7 +14,7 @@ from kvmesh.app.members.prober import Probe, Prober
 from kvmesh.app.members.warning_lines import by_reason
 from kvmesh.core.members.health import Answer
 from kvmesh.core.members.health_record import Stage, Standing
-from kvmesh.core.members.membership import DRAINING, Membership
+from kvmesh.core.members.membership import DRAINING, STARTING, Membership
 from kvmesh.core.members.poison_guard import PoisonGuard
 from kvmesh.observe import get_logger
 from kvmesh.tasks import keep_running
@@ -128,7 +128,11 @@ class FailureCare:
         why_not = self._membership.why_not
         others = set(self._membership.members()).difference(usable, failing)
         out = [(one, health.reason(one)) for one in failing if one not in usable]
-        out += [(one, why) for one in others if (why := why_not(one, now)) and why != DRAINING]
+        out += [
+            (one, why)
+            for one in others
+            if (why := why_not(one, now)) and why not in (DRAINING, STARTING)
+        ]
         spared = ((one, SPARED) for one in failing if one in usable)
         return (*by_reason(out, "gets no requests"), *by_reason(spared, "fails"))
 

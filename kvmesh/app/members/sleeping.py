@@ -52,15 +52,9 @@ class SleepingEngines:
             self._membership.screen_anew()
 
     def screen(self, membership: Membership) -> None:
-        """Leave sleeping workers out of `membership`, beside those that its screen leaves out."""
-        before = membership.screen
-
-        def why_not(worker: str) -> str:
-            if worker in self.workers:
-                return _ASLEEP
-            return before(worker) if before is not None else ""
-
-        membership.screen, self._membership = why_not, membership
+        """Leave sleeping workers out of `membership`."""
+        self._membership = membership
+        membership.screens.append(lambda worker: _ASLEEP if worker in self.workers else "")
 
     async def run(self, router: Router, pool: UpstreamPool) -> None:
         """Leave out those that sleep, and ask all the time those that can tell."""

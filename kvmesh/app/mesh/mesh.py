@@ -35,6 +35,7 @@ from kvmesh.core.index.index import KvIndex
 from kvmesh.core.insight.predictions import Distrust
 from kvmesh.core.journal.replica import IndexReplica
 from kvmesh.core.journal.unread import Newer
+from kvmesh.core.members.membership import STARTING
 from kvmesh.core.members.worker_info import Trust
 from kvmesh.formats import OWN, Formats
 from kvmesh.ports import Handler, ObjectStore
@@ -51,6 +52,7 @@ class RouterMesh:
     A "follower" reads and books as replicas do, and leaves snapshots and streams to them. Without
     an URL it never says that it is ready: no requests come to it. A "picker" is a replica to which
     no HTTP requests are forwarded, so meta-routers hear that it is a follower.
+    Requests that come before all is read and heard wait: they would be placed blindly.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class RouterMesh:
         self._settings = settings
         self._router = router
         self._known = router.scheduler.workers
+        self._begun = self._follower
+        self._known.membership.screens.append(lambda _: "" if self._begun else STARTING)
         self.indexer = Indexer(
             IndexReplica(index),
             IndexerOptions(
@@ -213,7 +217,15 @@ class RouterMesh:
             Reload: self._on_reload,
             TakeSnapshot: self._on_take,
         }
-        await link.run(self, lambda: self.indexer.caught_up, handlers)
+        await link.run(self, self._is_warm, handlers, self._begin)
+
+    def _is_warm(self) -> bool:
+        return self.indexer.caught_up and not self.indexer.awaits(time.monotonic())
+
+    def _begin(self) -> None:
+        """Give workers requests from now on."""
+        self._begun = True
+        self._known.membership.screen_anew()
 
     async def _keep_checkpoints(self, objects: ObjectStore) -> None:
         """Keep what sidecars know of their engines, from now on."""

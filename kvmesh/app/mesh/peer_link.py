@@ -188,8 +188,11 @@ class PeerLink:
         part: MeshPart,
         is_warm: Callable[[], bool],
         handlers: Mapping[type[Message], Handler] = {},
+        begin: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin to listen, to run the actors and to take commands for `part` (`RouterCommands`)."""
+        """Begin to listen, to run the actors and to take commands for `part` (`RouterCommands`);
+        call `begin` when it is warm.
+        """
         stack, driver = self.stack, self.driver
         assert driver is not None, "it is connected"
         await self._listen(driver)
@@ -199,7 +202,7 @@ class PeerLink:
         self._watch_silence(driver)
         target = self.subjects.router_control(self.router_id)
         self._commands = RouterCommands(self.plane, target, part, self.post, handlers)
-        self._commands.start(is_warm)
+        self._commands.start(is_warm, begin)
         stack.push_async_callback(self._commands.close)
 
     async def failed(self, *others: Awaitable[None]) -> None:

@@ -19,7 +19,7 @@ class RouterCommands:
     """Listens on `subject` for what every router takes, and for what `handlers` do besides; `post`
     takes what a sibling asks for.
 
-    What could go wrong is said when the router is warm, or after 5 s.
+    When the router is warm, or after 5 s, it is told to begin, and what could go wrong is said.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class RouterCommands:
         }
         self._running: asyncio.Task[None] | None = None
 
-    def start(self, is_warm: Callable[[], bool]) -> None:
+    def start(self, is_warm: Callable[[], bool], begin: Callable[[], None]) -> None:
         """Begin to wait for `is_warm`."""
-        self._running = supervise("commands", partial(self._answer, is_warm), "end")
+        self._running = supervise("commands", partial(self._answer, is_warm, begin), "end")
 
     async def failed(self) -> None:
         """Wait until answering fails, and raise what it raised."""
@@ -66,13 +66,14 @@ class RouterCommands:
         del command
         return self._mesh.describe()
 
-    async def _answer(self, is_warm: Callable[[], bool]) -> None:
+    async def _answer(self, is_warm: Callable[[], bool], begin: Callable[[], None]) -> None:
         control = await self._plane.control((self._subject,), self._handlers)
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LATEST_S):
                     while not is_warm():  # noqa: ASYNC110  an event costs each turn
                         await asyncio.sleep(WARM_POLL_S)
+            begin()
             await self._plane.warn_of_risks()
             await asyncio.Event().wait()
         finally:

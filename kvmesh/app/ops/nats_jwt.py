@@ -9,10 +9,10 @@ import hashlib
 from typing import Any, Final
 
 import msgspec
-import nkeys
 
 from kvmesh.app.ops.nats_isolation import Account
 from kvmesh.app.ops.nats_rights import ANSWER_S, Rights
+from kvmesh.transport.nats.trust.nkey import KeyPair
 
 HEADER: Final = b'{"typ":"JWT","alg":"ed25519-nkey"}'
 NANOSECONDS: Final = 1_000_000_000
@@ -21,12 +21,12 @@ VERSION: Final = 2
 
 
 def sign_claims(
-    signer: nkeys.KeyPair, name: str, subject: str, issued_s: int, body: dict[str, Any]
+    signer: KeyPair, name: str, subject: str, issued_s: int, body: dict[str, Any]
 ) -> str:
     """Return the token in which `signer` says `body` of the public key `subject`."""
     claims = {
         "iat": issued_s,
-        "iss": bytes(signer.public_key).decode(),
+        "iss": signer.public_key,
         "name": name,
         "sub": subject,
         "nats": body | {"version": VERSION},

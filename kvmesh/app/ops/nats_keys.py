@@ -3,11 +3,8 @@
 import os
 from pathlib import Path
 
-import nkeys
-
 from kvmesh.errors import ConfigError
-
-SEED_BYTES = 32
+from kvmesh.transport.nats.trust.nkey import KEY_BYTES, USER, KeyPair, encode_seed
 
 
 def write_secret(path: Path, data: bytes, owner: int | None) -> None:
@@ -31,28 +28,24 @@ def replace_secret(path: Path, data: bytes, owner: int | None) -> None:
 
 def write_hash_secret(path: Path, owner: int | None = None) -> None:
     """Write a secret of block hashes (`--hash-secret-file`); one that exists is kept."""
-    write_secret(path, os.urandom(SEED_BYTES).hex().encode() + b"\n", owner)
+    write_secret(path, os.urandom(KEY_BYTES).hex().encode() + b"\n", owner)
 
 
-def read_keys(path: Path, owner: int | None, prefix: int) -> nkeys.KeyPair:
+def read_keys(path: Path, owner: int | None, kind: int) -> KeyPair:
     """Return the keys of the seed in `path`, making a seed of that kind when there is none.
 
     Raises `ConfigError` when the file holds no such seed, `OSError` when it cannot be written.
     """
-    write_secret(path, bytes(nkeys.encode_seed(os.urandom(SEED_BYTES), prefix)), owner)
+    write_secret(path, encode_seed(kind, os.urandom(KEY_BYTES)), owner)
     try:
-        text = path.read_bytes().strip()
-        found, _ = nkeys.decode_seed(text)
-        keys = nkeys.from_seed(bytearray(text))
-    except (nkeys.NkeysError, ValueError) as error:
-        raise ConfigError(f"{path}: not an nkey seed: {error!r}; delete it for a new one") from (
-            error
-        )
-    if found != prefix:
+        keys = KeyPair(path.read_bytes().strip())
+    except ValueError as error:
+        raise ConfigError(f"{path}: not an nkey seed: {error}; delete it for a new one") from error
+    if keys.kind != kind:
         raise ConfigError(f"{path}: the seed of another kind of nkey; delete it for a new one")
     return keys
 
 
 def public_key(path: Path, owner: int | None) -> str:
     """Return the public key of the user's seed in `path`, making the seed when there is none."""
-    return bytes(read_keys(path, owner, nkeys.PREFIX_BYTE_USER).public_key).decode()
+    return read_keys(path, owner, USER).public_key

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 
 import msgspec
-import nkeys
 
 from kvmesh.app.ops.nats_isolation import SYSTEM, Account
 from kvmesh.app.ops.nats_jwt import (
@@ -24,6 +23,7 @@ from kvmesh.app.ops.nats_members import AccountsOptions, Member
 from kvmesh.app.ops.nats_server_conf import Limits
 from kvmesh.bounds import UNREADABLE
 from kvmesh.errors import ConfigError
+from kvmesh.transport.nats.trust.nkey import ACCOUNT, OPERATOR, KeyPair
 
 CREDS = """\
 -----BEGIN NATS USER JWT-----
@@ -64,11 +64,9 @@ class Operator:
         self._folder = options.out / "signing"
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._now_s = int(time.time())
-        self._key = self._load("operator", nkeys.PREFIX_BYTE_OPERATOR)
+        self._key = self._load("operator", OPERATOR)
         self._keys = {
-            account.name: self._load(
-                f"account.{account.name.replace(':', '.')}", nkeys.PREFIX_BYTE_ACCOUNT
-            )
+            account.name: self._load(f"account.{account.name.replace(':', '.')}", ACCOUNT)
             for account in accounts
         }
         self._record = self._read_record()
@@ -116,7 +114,7 @@ class Operator:
 
     def _server_text(self, limits: Limits) -> str:
         system = self._public(SYSTEM)
-        public = bytes(self._key.public_key).decode()
+        public = self._key.public_key
         operator = sign_claims(
             self._key, "kvmesh", public, self._record.since_s, operator_body(system)
         )
@@ -159,10 +157,10 @@ class Operator:
         )
 
     def _public(self, account: str) -> str:
-        return bytes(self._keys[account].public_key).decode()
+        return self._keys[account].public_key
 
-    def _load(self, name: str, prefix: int) -> nkeys.KeyPair:
-        return read_keys(self._folder / f"{name}.nk", None, prefix)
+    def _load(self, name: str, kind: int) -> KeyPair:
+        return read_keys(self._folder / f"{name}.nk", None, kind)
 
     def _read_record(self) -> Record:
         path = self._folder / "issued.json"

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from kvmesh.app.ops.nats_isolation import SYSTEM, Account
-from kvmesh.app.ops.nats_keys import SEED_BYTES, write_secret
+from kvmesh.app.ops.nats_keys import write_secret
 from kvmesh.app.ops.nats_members import AccountsOptions
+from kvmesh.transport.nats.trust.nkey import KEY_BYTES
 
 SERVER = """\
 # Written by kvmesh nats-accounts.
@@ -91,7 +92,7 @@ def cluster_hosts(options: AccountsOptions) -> list[str]:
 
 def write_cluster(options: AccountsOptions) -> None:
     """Write cluster.conf with a new password, mode 0600, unless there is one."""
-    password = secrets.token_urlsafe(SEED_BYTES)
+    password = secrets.token_urlsafe(KEY_BYTES)
     routes = ", ".join(f'"nats://route:{password}@{host}:6222"' for host in cluster_hosts(options))
     text = CLUSTER.format(namespace=options.namespace, password=password, routes=routes)
     write_secret(options.out / "cluster.conf", text.encode(), options.owner)

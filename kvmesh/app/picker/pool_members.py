@@ -20,7 +20,7 @@ class PoolMembers:
         self._pool = pool
         self._router = router
         self._members = router.scheduler.workers.membership
-        self._members.screen = self._why_not
+        self._members.screens.append(self._why_not)
         pool.listeners.append(self._members.screen_anew)
         router.located.append(self._members.screen_anew)
         pool.unserved = self.unserved

@@ -15,7 +15,8 @@ from kvmesh.core.members.signs import DEAD_AFTER_S, NEVER, Signs, Turn
 
 NOT_READY: Final = "not ready"
 DRAINING: Final = "draining"
-"""Why a member that was told to get nothing new gets nothing."""
+STARTING: Final = "what members hold is read first"
+"""Why a member gets nothing new though nothing is wrong with it."""
 
 
 class ChangeKind(Enum):
@@ -76,8 +77,8 @@ class Membership:
     asked. Members are given up by `expire` alone, so that after a pause of this process what was
     sent meanwhile is read first.
 
-    `screen` returns why a member may not be given work whatever it says, "" when it may; None: all
-    may. It is asked when something changes, and after `screen_anew`.
+    Each of `screens` returns why a member may not be given work whatever it says, "" when it may.
+    They are asked when something changes, and after `screen_anew`.
 
     `health` leaves those out whose requests fail, and knows their way back: only requests and
     answers over HTTP end suspicion, since a heartbeat proves the sidecar alive, not the engine; a
@@ -93,7 +94,7 @@ class Membership:
     ) -> None:
         self.health = Health(backoff_s=backoff_s, max_backoff_s=max_backoff_s)
         self.signs = Signs(dead_after_s)
-        self.screen: Callable[[str], str] | None = None
+        self.screens: list[Callable[[str], str]] = []
         self._held: set[str] = set()
         self._members: SortedDict[str, _Member] = SortedDict()
         self.by_name: Mapping[str, object] = self._members
@@ -250,7 +251,7 @@ class Membership:
         return Change(kind, member, found.epoch)
 
     def screen_anew(self) -> None:
-        """Ask `screen` of every member again: what it goes by has changed."""
+        """Ask `screens` of every member again: what they go by has changed."""
         self._usable_until = -NEVER
 
     def usable(self, now: float) -> tuple[str, ...]:
@@ -262,7 +263,7 @@ class Membership:
             return self._usable
         members = self._members  # its items() takes twice as long
         names = [name for name in members if (one := members[name]).ready and not one.draining]
-        if (screen := self.screen) is not None:
+        for screen in self.screens:
             names = [name for name in names if not screen(name)]
         admitted, self._usable_until = self.health.admit(names, now)
         usable = tuple(admitted)
@@ -274,7 +275,7 @@ class Membership:
         """Return the members, sorted, that only failed requests speak against: where nobody else
         may take a request, to try one of them is better than to reject it. O(members).
         """
-        usable, health, screen = frozenset(self.usable(now)), self.health, self.screen
+        usable, health = frozenset(self.usable(now)), self.health
         return tuple(
             name
             for name, one in self._members.items()
@@ -282,7 +283,7 @@ class Membership:
             and one.ready
             and not one.draining
             and health.stage(name) is not Stage.DOWN
-            and not (screen and screen(name))
+            and not any(screen(name) for screen in self.screens)
         )
 
     def why_not(self, member: str, now: float) -> str | None:
@@ -294,8 +295,9 @@ class Membership:
             return found.why
         if found.draining:
             return DRAINING
-        if self.screen is not None and (why := self.screen(member)):
-            return why
+        for screen in self.screens:
+            if why := screen(member):
+                return why
         usable = self.usable(now)
         place = bisect_left(usable, member)
         if place < len(usable) and usable[place] == member:

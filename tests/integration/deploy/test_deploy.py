@@ -333,6 +333,29 @@ def test_haproxy_knows_every_meta_router() -> None:
     assert own["edge"]["ports"][0].endswith(":8002")
 
 
+def test_haproxy_sections_have_one_name_each_and_lead_to_each_other() -> None:
+    config = (DEPLOY / "compose/haproxy.cfg").read_text()
+    sections = re.findall(r"^(\w+(?: \S+)?)$", config, re.MULTILINE)
+    named = re.findall(
+        r"^frontend (\S+)\n    bind \S+\n    default_backend (\S+)\n", config, re.MULTILINE
+    )
+
+    assert len(sections) == len(set(sections))
+    assert named == [("front-door", "meta-routers"), ("dashboard", "dashboards")]
+    assert {f"backend {backend}" for _, backend in named} <= set(sections)
+
+
+def test_haproxy_accepts_the_file() -> None:
+    program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip("no haproxy on this machine")
+    argv = [program, "-c", "-f", str(DEPLOY / "compose/haproxy.cfg")]
+
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
 @BOTH
 def test_compose_variables_are_settings(file: dict[str, Any]) -> None:
     known = {f"KVMESH_{name.upper()}" for name in settings_names()}

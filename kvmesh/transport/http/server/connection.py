@@ -13,6 +13,7 @@ from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import BODY, HEAD, IDLE, Phase, RequestReader
 from kvmesh.transport.http.wire.deadlines import NEVER, RESTING
 from kvmesh.transport.http.wire.problem import Problem
+from kvmesh.transport.http.wire.sockets import has_unread
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -74,7 +75,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._client = peer[0] if isinstance(peer, tuple) else ""
         self._secure = transport.get_extra_info("sslcontext") is not None
-        self.last = listener.draining
+        self.last = listener.last
         served = len(listener.connections) - listener.turned_away
         listener.connections.add(self)
         listener.wheel.add(self)
@@ -245,14 +246,18 @@ class Connection(asyncio.Protocol):
                 self.deadline_s = listener.wheel.now_s + listener.limits.idle_timeout_s
 
     def shut(self, *, at_once: bool) -> None:
-        """Close an idle connection; with `at_once` cut a busy one too. No request follows."""
+        """Close an idle connection, with `at_once` any; what came unread is served otherwise."""
         self.last = True
         if at_once and self._diverted is not None and self._exchange is not None:
             self._exchange.scope.enter(self._diverted[1])
             self.deadline_s = self._listener.wheel.now_s + self._listener.limits.linger_s
         elif at_once:
             self._leave()
-        elif not self.busy and not self._writing_paused:
+        elif self.busy or self._writing_paused:
+            return
+        elif has_unread(self.transport):
+            self.deadline_s = self._listener.wheel.now_s + self._listener.limits.linger_s
+        else:
             self.transport.close()
 
     # inside

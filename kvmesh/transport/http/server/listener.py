@@ -16,7 +16,9 @@ Handler = Callable[[Exchange], None]
 
 
 class OpenConnection(Protocol):
-    """A connection as its server sees it."""
+    """A connection as its server sees it; the `last` answer says that it closes."""
+
+    last: bool
 
     @property
     def busy(self) -> bool:
@@ -47,6 +49,7 @@ class Listener:
         self.date = HttpDate()
         self.request_ids = RequestIds()
         self.connections: set[OpenConnection] = set()
+        self.last = False
         self.draining = False
         self.accepted = 0
         self.refused = 0

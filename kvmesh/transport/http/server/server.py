@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl as tls
+from typing import Final
 
 import msgspec
 
@@ -13,7 +15,9 @@ from kvmesh.transport.http.server.listener import Handler, Listener
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.server.request_reader import Screen
 from kvmesh.transport.http.wire.deadlines import DeadlineWheel
-from kvmesh.transport.http.wire.sockets import BACKLOG, accept, listen
+from kvmesh.transport.http.wire.sockets import BACKLOG, accept, listen, take, waiting
+
+LAST_REQUESTS_S: Final = 0.25
 
 __all__ = ["Exchange", "Handler", "HttpLimits", "HttpServer", "HttpStatistics", "Request"]
 
@@ -47,6 +51,8 @@ class HttpServer:
         self.bodies = BodyBudget(self.limits.max_total_body_bytes)
         self._listener: Listener | None = None
         self._servers: list[asyncio.Server] = []
+        self._sockets: list[socket.socket] = []
+        self._ssl: tls.SSLContext | None = None
         self._quiet = asyncio.Event()
         self.port = 0
 
@@ -74,16 +80,30 @@ class HttpServer:
         if own_port:
             sockets += listen(host, own_port, backlog=backlog)
             self.port = own_port
-        self._listener = listener
+        self._listener, self._sockets, self._ssl = listener, sockets, ssl
         await accept(sockets, lambda: Connection(listener), self._servers, ssl=ssl, backlog=backlog)
 
     async def drain(self, grace_s: float) -> None:
-        """Stop accepting, let open exchanges finish for `grace_s` seconds, cut the rest."""
-        if self._listener is None:
+        """Stop accepting, let open exchanges finish for `grace_s` seconds, cut the rest.
+
+        On idle connections requests may be under way: they are kept for `LAST_REQUESTS_S` of these,
+        and so are those that the kernel has taken meanwhile. Answers say that no other may follow.
+        """
+        listener = self._listener
+        if listener is None:
             return
-        self._shut(self._listener, at_once=False)
+        listener.last = True
+        untaken = waiting(self._sockets)
+        self._stop_listening()
+        for connection in listener.connections:
+            connection.last = True
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._quiet.wait(), grace_s)
+            async with asyncio.timeout(grace_s):
+                await take(untaken, lambda: Connection(listener), ssl=self._ssl)
+                if listener.connections:
+                    await asyncio.sleep(LAST_REQUESTS_S)
+                self._shut(listener, at_once=False)
+                await self._quiet.wait()
         await self.close()
 
     async def close(self) -> None:
@@ -111,13 +131,17 @@ class HttpServer:
 
     def _shut(self, listener: Listener, *, at_once: bool) -> None:
         """Accept nobody more, and have connections end, busy ones only `at_once`."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        self._stop_listening()
         listener.draining = True
         for connection in list(listener.connections):
             connection.shut(at_once=at_once)
         self._check_quiet()
+
+    def _stop_listening(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        self._sockets = []
 
     def _check_quiet(self) -> None:
         listener = self._listener

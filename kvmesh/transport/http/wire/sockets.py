@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import errno
 import resource
+import select
 import socket
 import ssl as tls
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from kvmesh.errors import TransportError
@@ -113,6 +114,45 @@ async def accept(
             ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S if ssl else None,
         )
         servers.append(server)
+
+
+def waiting(listening: Iterable[socket.socket]) -> list[socket.socket]:
+    """Return the connections that nobody has accepted yet: who stops listening resets the rest."""
+    found: list[socket.socket] = []
+    for sock in listening:
+        with contextlib.suppress(OSError):  # BlockingIOError: there are no more
+            while True:
+                found.append(sock.accept()[0])
+    for one in found:
+        one.setblocking(False)
+    return found
+
+
+async def take(
+    accepted: Sequence[socket.socket],
+    protocol: Callable[[], asyncio.Protocol],
+    *,
+    ssl: tls.SSLContext | None,
+) -> None:
+    """Serve connections that `waiting` found, each with a `protocol` of its own."""
+    loop, limit_s = asyncio.get_running_loop(), _HANDSHAKE_TIMEOUT_S if ssl else None
+    await asyncio.gather(
+        *(
+            loop.connect_accepted_socket(protocol, sock, ssl=ssl, ssl_handshake_timeout=limit_s)
+            for sock in accepted
+        ),
+        return_exceptions=True,
+    )
+
+
+def has_unread(transport: asyncio.BaseTransport) -> bool:
+    """Return whether bytes wait in the kernel, which closing would answer by a reset."""
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return False
+    looking = select.poll()
+    looking.register(sock.fileno(), select.POLLIN)
+    return bool(looking.poll(0))
 
 
 def _listen(

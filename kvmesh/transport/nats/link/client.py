@@ -37,6 +37,8 @@ PRIVATE: Final = {
     "_flush_pending": "overridden: writes without waking a task; called before a flush's PING",
     "_pending": "written, or emptied: what was queued and not sent is stale after an outage",
     "_pending_data_size": "set to 0 with it",
+    "_auth_configured": "set: a login by callbacks of one's own, else it sends none",
+    "_public_nkey": "set: whose nkey logs in; there is no option for it",
     "_id": "read: a subscription's number, which messages come with",
 }
 """Private names of nats-py's `Client` and `Subscription`, and what for. A new minor version of
@@ -136,7 +138,12 @@ class NatsClient(Client):
         return number
 
     async def connect(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  nats-py's
-        """Connect as nats-py does; `pending_size` and `error_cb` must be given."""
+        """Connect as nats-py does; `pending_size` and `error_cb` must be given.
+
+        `nkey` is the public key that `signature_cb` signs for, where no `user_jwt_cb` names it.
+        """
+        self._public_nkey = options.pop("nkey", None)
+        self._auth_configured = "signature_cb" in options
         self._room, self._on_error = options["pending_size"], options["error_cb"]
         if not any(str(url).startswith("ws") for url in options["servers"]):
             self._transport = self._aborting

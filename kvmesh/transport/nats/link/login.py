@@ -3,14 +3,17 @@
 import contextlib
 import re
 import ssl
+from base64 import b64encode
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import nats.errors
+from nacl.signing import SigningKey
 
 from kvmesh.errors import ConfigError, TransportError
-from kvmesh.transport.nats.trust.nkey import seed_in_creds
+from kvmesh.transport.nats.trust.nkey import read_seed, token_in_creds, user_key
 
 NEEDED_PAYLOAD: Final = 512 * 1024
 """Snapshot chunks are this long, journal messages and bookings shorter."""
@@ -35,14 +38,46 @@ def check_files(creds: Path | None, tls_ca: Path | None, server: str) -> None:
 
 
 def login_arguments(creds: Path | None, tls_ca: Path | None) -> dict[str, Any]:
-    """Return nats-py's arguments for these files. Raises `OSError` for an unusable file."""
+    """Return `NatsClient.connect`'s arguments for these files.
+
+    Raises `ConfigError` or `OSError` for an unusable file. Credentials are read again for each
+    login, since a token may be renewed.
+    """
     arguments: dict[str, Any] = {}
     if tls_ca is not None:
         arguments["tls"] = ssl.create_default_context(cafile=str(tls_ca))
     if creds is not None:
-        whole = seed_in_creds(creds.read_bytes()) is not None
-        arguments["user_credentials" if whole else "nkeys_seed"] = str(creds)
+        arguments["signature_cb"] = partial(_sign, creds)
+        if token_in_creds(creds.read_bytes()) is None:
+            arguments["nkey"] = user_key(bytes(_key(creds).verify_key))
+        else:
+            arguments["user_jwt_cb"] = partial(_token, creds)
     return arguments
+
+
+def _key(creds: Path) -> SigningKey:
+    key = read_seed(creds)
+    assert key is not None
+    return key
+
+
+def _sign(creds: Path, nonce: str) -> bytes:
+    with _tried_again():
+        return b64encode(_key(creds).sign(nonce.encode()).signature)
+
+
+def _token(creds: Path) -> bytes:
+    with _tried_again():
+        return token_in_creds(creds.read_bytes()) or b""
+
+
+@contextlib.contextmanager
+def _tried_again() -> Generator[None]:
+    """Raise what nats-py takes for an attempt that failed; with any other it gives up for good."""
+    try:
+        yield
+    except (ConfigError, OSError) as error:
+        raise nats.errors.Error(str(error)) from error
 
 
 @contextlib.contextmanager

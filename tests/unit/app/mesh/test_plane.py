@@ -5,7 +5,7 @@ import pytest
 
 PROGRAM = """
 import sys
-for name in ("nats", "faststream", "nkeys"):
+for name in ("nats", "faststream", "nacl"):
     sys.modules[name] = None
 from kvmesh.app.meta.command import MetaServer
 from kvmesh.app.router.command import RouterServer

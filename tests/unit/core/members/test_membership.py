@@ -84,7 +84,7 @@ def test_why_a_member_is_not_ready_is_said_in_its_own_words() -> None:
 
 def test_a_screened_member_gets_nothing_whatever_it_says_until_the_screen_lets_it() -> None:
     members, barred = make_members("a", "b", "c"), {"a": "elsewhere"}
-    members.screen = lambda name: barred.get(name, "")
+    members.screens.append(lambda name: barred.get(name, ""))
     members.screen_anew()
 
     assert (members.usable(0.0), members.why_not("a", 0.0)) == (("b", "c"), "elsewhere")
