@@ -11,13 +11,16 @@ from typing import Final, Literal
 import msgspec
 
 from kvmesh.app.front.browser_login import SessionView
+from kvmesh.app.front.drain_wish import DrainWish
 from kvmesh.app.serve.admission import AdmissionView
 from kvmesh.app.views.decision_view import DecisionDetail, DecisionRow
 from kvmesh.app.views.other_names import BOOKS
 from kvmesh.app.views.overview import Overview
 from kvmesh.app.views.policy_view import PolicyView, PolicyWish
 from kvmesh.app.views.programs_page import MeshPrograms, ProgramsView
+from kvmesh.app.views.settings_page import SettingsView
 from kvmesh.app.views.tenant_view import TenantDetail
+from kvmesh.app.views.usage_page import UsageView
 from kvmesh.core.admission.access import role_for
 from kvmesh.core.admission.paths import ROWS
 from kvmesh.core.chat.inference import Extension
@@ -176,7 +179,13 @@ PAGES: Final = (
                 Asked("after", "Decisions behind this `cursor`.", whole=True), _LIMIT)),
     Page("get", "/v1/events", "state", "The same as it changes.", (_EVENTS,)),
     Page("get", "/openapi.json", "state", "This document.", (_OBJECT,)),
-    Page("get", "/v1/decisions", "why", "The newest requests.", (Decisions,), asked=(_LIMIT,)),
+    Page("get", "/v1/usage", "state", "Who used what, of a whole mesh at a meta-router.",
+         (UsageView,), asked=(Asked("by", "`tenant`, `key`, `model`, `session` or `program`."),
+                              Asked("since", "`minute`, `hour`, `day`, a time ago, a Unix time."),
+                              Asked("tenant", "One tenant's alone."), _LIMIT)),
+    Page("get", "/v1/decisions", "why", "The newest requests.", (Decisions,),
+         asked=(Asked("find", "Words, each a part of an id, a tenant's or a worker's name."),
+                Asked("tenant", "One tenant's alone."), _LIMIT)),
     Page("get", "/v1/decisions/{request_id}", "why", "All that is known of one request.",
          (DecisionDetail, TenantDetail), asked=(Asked("request_id", _ID),)),
     Page("post", "/v1/route", "why", _PROMPT, (DecisionView, TenantChoice),
@@ -212,6 +221,12 @@ PAGES: Final = (
          (PolicyView,), by=_ROUTER),
     Page("get", "/admin/trace", "settings", "With `--auto-tune` the last requests in Mooncake's "
          f"format. {_HERE}", (_LINES,), by=_ROUTER),
+    Page("get", "/admin/drain", "settings", f"The workers that drain. {_HERE}",
+         (dict[str, list[str]],), by=_ROUTER),
+    Page("post", "/admin/drain", "settings", "Give a worker nothing new, or use it again.",
+         (DrainWish,), body=DrainWish, statuses=(202,)),
+    Page("get", "/admin/settings", "settings", "What processes run with, without what is secret.",
+         (SettingsView,)),
     Page("get", "/", "dashboard", "The dashboard.", (_HTML,)),
     Page("get", "/dashboard", "dashboard", "The dashboard.", (_HTML,)),
     Page("get", "/session", "dashboard", "Who looks, and whether keys are asked for.",
