@@ -38,6 +38,8 @@ class ApiKeyOptions:
     --proxy all three."""
     requests_per_minute: Annotated[float, Parameter(validator=Number(gte=0.0))] = 0.0
     """Requests a minute it may send; 0 is no limit."""
+    residency: tuple[str, ...] = ()
+    """Site at which alone its requests may be served and its prompts seen; repeat. Default: any."""
     proxy: bool = False
     """Believe what tenant its requests name, and their roles among its own: for a meta-router or a
     gateway."""
@@ -62,6 +64,8 @@ def add_key(options: ApiKeyOptions) -> str:
     lines.append(f"roles = [{listed}]")
     if options.requests_per_minute:
         lines.append(f"requests_per_minute = {options.requests_per_minute:g}")
+    if options.residency:
+        lines.append(f"residency = [{', '.join(map(quoted, options.residency))}]")
     if options.proxy:
         lines.append("proxy = true")
     text = "\n".join(lines) + "\n"

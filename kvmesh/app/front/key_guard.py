@@ -14,6 +14,7 @@ from kvmesh.app.front.browser_login import MOST_BYTES, BrowserLogin, without_coo
 from kvmesh.app.front.same_origin import is_foreign
 from kvmesh.core.admission.access import (
     LOGIN_PATHS,
+    RESIDENCY_HEADER,
     ROLES_HEADER,
     check_role,
     forwarded_roles,
@@ -66,7 +67,7 @@ class KeyGuard(Generic[E]):
         self._handler = handler
         self._path = path
         self._tenant = tenant_header.lower().encode()
-        dropped = {ROLES_HEADER, *(() if pass_on else _CREDENTIALS)}
+        dropped = {ROLES_HEADER, RESIDENCY_HEADER, *(() if pass_on else _CREDENTIALS)}
         self._drop = Names(dropped | {self._tenant} - {b""}, b"")
         self._stamp = _stamp(path)
         self._ring = KeyRing(read_keys(path))
@@ -108,7 +109,7 @@ class KeyGuard(Generic[E]):
             if found is None:
                 return
             key = found
-            added = () if key.proxy else self._added(request.path, key.tenant.encode(), key.roles)
+            added = () if key.proxy else self._added(request.path, key.tenant.encode(), key)
             if is_told_alone(request):
                 if len(self._admitted) >= MOST_ADMITTED:
                     self._admitted.clear()
@@ -146,16 +147,22 @@ class KeyGuard(Generic[E]):
         sent, limits = request.header(self._tenant), request.header(ROLES_HEADER)
         roles = key.roles or ()
         roles = roles if limits is None else forwarded_roles(limits, roles)
-        return self._added(request.path, key.tenant.encode() if sent is None else sent, roles)
+        stays = request.header(RESIDENCY_HEADER)
+        limited = msgspec.structs.replace(key, roles=roles)
+        added = self._added(request.path, key.tenant.encode() if sent is None else sent, limited)
+        return added if key.residency or stays is None else (*added, (RESIDENCY_HEADER, stays))
 
-    def _added(self, path: str, tenant: bytes, roles: tuple[Role, ...] | None) -> Headers:
+    def _added(self, path: str, tenant: bytes, key: ApiKey) -> Headers:
         """Return what tells the next hop of a key. Raises `RequestError` where it may not have the
         path.
         """
-        roles = roles or ()
+        roles = key.roles or ()
         check_role(path, roles)
-        granted = (ROLES_HEADER, words_of(roles))
-        return ((self._tenant, tenant), granted) if self._tenant else (granted,)
+        added = [(self._tenant, tenant)] if self._tenant else []
+        added.append((ROLES_HEADER, words_of(roles)))
+        if key.residency:
+            added.append((RESIDENCY_HEADER, ",".join(key.residency).encode()))
+        return tuple(added)
 
     def _check(self) -> None:
         try:

@@ -16,6 +16,9 @@ DEFAULT_ROLES: Final[tuple[Role, ...]] = ("infer", "view")
 ROLES_HEADER: Final = b"x-kvmesh-roles"
 """What a front door that asked for a key tells the next hop of it; only ever takes away."""
 
+RESIDENCY_HEADER: Final = b"x-kvmesh-residency"
+"""Sites, commas between them, at which alone a request may be served; only ever takes away."""
+
 LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
 SESSION: Final = "/session"

@@ -1,5 +1,6 @@
 """Who may send requests: named keys, kept as hashes, with a tenant and a rate."""
 
+import re
 from hashlib import sha256
 from typing import Final
 
@@ -13,6 +14,7 @@ from kvmesh.errors import ConfigError, RequestError
 PREFIX: Final = "kvm-"
 """What kvmesh's own keys begin with, so that scanners for leaked secrets know them."""
 
+SITE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DIGEST_LENGTH: Final = 64
 
 
@@ -22,7 +24,8 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Keys are random, so that a quick hash is enough. `tenant` is what admission and logs call its
     requests, by default its name; `requests_per_minute` 0 is no limit. A `proxy` (a meta-router, a
     gateway) is believed what tenant it sends, and which of its own roles that one has. `roles`
-    None: the file says nothing of them.
+    None: the file says nothing of them. `residency` are the sites at which alone its requests may
+    be served, none named: any.
     """
 
     sha256: str
@@ -30,6 +33,7 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     roles: tuple[Role, ...] | None = None
     requests_per_minute: Figure = 0.0
     proxy: bool = False
+    residency: tuple[str, ...] = ()
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,6 +86,12 @@ def _completed(name: str, key: ApiKey, source: str) -> ApiKey:
             f"{source}: keys.{shown(name)}: tenant {shown(tenant)} cannot stand in a header: use "
             f"at most {MAX_NAME} bytes, ASCII letters to be sure, no blank at either end"
         )
+    for site in key.residency:
+        if not SITE_NAME.fullmatch(site):
+            raise ConfigError(
+                f"{source}: keys.{shown(name)}: residency {shown(site)} is no site: write names as "
+                'of --site, residency = ["eu"]'
+            )
     if roles is None:
         roles = ROLES if key.proxy else DEFAULT_ROLES
     if not roles:

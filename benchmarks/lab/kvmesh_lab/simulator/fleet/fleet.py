@@ -111,12 +111,11 @@ class SimulatedFleet:
 
     def advance(self, events: int) -> bool:
         """Do about so many events; False when every request has ended."""
-        agenda, total = self._agenda, len(self._requests)
+        total = len(self._requests)
         for _ in range(events):
             if len(self.outcomes) == total:
                 return False
-            self.now, action = agenda.take()
-            action(self.now)
+            self.step()
         return True
 
     def run(self) -> list[RequestOutcome]:
@@ -124,6 +123,19 @@ class SimulatedFleet:
         while self.advance(1024):
             pass
         return self.outcomes
+
+    def send_at(self, at_s: float, request: FleetRequest) -> None:
+        """Have a request sent that is none of the trace's."""
+        self._at(at_s, partial(self._send, request))
+
+    def next_s(self) -> float:
+        """Return when something happens next."""
+        return self._agenda.next_s()
+
+    def step(self) -> None:
+        """Do what happens next, for who plays several fleets."""
+        self.now, action = self._agenda.take()
+        action(self.now)
 
     def _send(self, request: FleetRequest, now: float) -> None:
         self._sent += 1
