@@ -14,11 +14,9 @@ from kvmesh_lab.simulator.fleet.options import FleetOptions
 
 RTT_MS: Final = ((0.0, 30.0, 80.0), (30.0, 0.0, 150.0), (80.0, 150.0, 0.0))
 RULES: Final[tuple[Rule, ...]] = ("nearest", "skywalker", "kvmesh")
-LOADS: Final = {
-    "at ease": (0.5, 0.5, 0.5),
-    "skewed": (2.4, 0.3, 0.3),
-    "one full": (1.8, 1.0, 0.4),
-}
+LOADS: Final = {"at ease": (1.0, 1.0, 1.0), "skewed": (4.5, 0.5, 0.5), "crowded": (6.0, 1.0, 1.0)}
+"""Conversations a second that begin near each site: of two engines, which at 3 are just full."""
+
 WARM_S: Final = 30.0
 
 
@@ -49,7 +47,7 @@ def row(world: World) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--load", choices=[*LOADS, "all"], default="all")
-    parser.add_argument("--seconds", type=float, default=240.0)
+    parser.add_argument("--seconds", type=float, default=100.0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rates", type=float, nargs=3)
     parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
