@@ -132,6 +132,9 @@ class _Site:
     def rtt_ms(self) -> float:
         return min(self.rtts_ms, default=0.0)
 
+    def is_heard(self, now: float) -> bool:
+        return self.heard_s is not None and now - self.heard_s <= STALE_S
+
     def report(self, loads: Sequence[BucketLoad], now: float) -> None:
         self.heard_s, self.loads = now, loads
         since_s = now - self.rtt_ms / 1000.0
@@ -224,7 +227,7 @@ class Sites:
             others = [
                 Offer(one, 0.0, 0.0, 0, self._sites[one].rtt_ms)
                 for one in names
-                if not self._sites[one].lost
+                if not (self._sites[one].lost or self._sites[one].is_heard(now))
             ]
         return choose_site(home, others, asked.prompt_chars)
 
@@ -279,7 +282,7 @@ class Sites:
             return "its door has not answered yet"
         if known.lost:
             return "its door does not answer"
-        if known.heard_s is None or now - known.heard_s > STALE_S:
+        if not known.is_heard(now):
             return "its digests do not come"
         return "" if known.ready else "it has no ready router"
 

@@ -63,6 +63,7 @@ def test_a_site_is_left_out_while_it_is_silent_or_does_not_answer_or_has_nobody(
     assert site_of(sites, HELLO, 2.7) == "eu"
     sites.answered("us", 90.0)
     assert sites.why_not("us", 2.7) == ""
+    sites.answered("us", 120.0)
     assert sites.view(2.7)[1].rtt_ms == 90.0
     sites.take("us", FREE, (), 2.7, ready=False)
     assert sites.why_not("us", 2.8) == "it has no ready router"
