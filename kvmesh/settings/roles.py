@@ -326,6 +326,9 @@ class UpSettings:
     routers: Annotated[Positive | None, Routers, Often] = None
     """Serve one bucket by so many routers behind the front door's port, without a meta-router. As
     `kvmesh router --processes`. The bucket is the first of the default, or the one of --buckets."""
+    sites: Annotated[Positive, Routers, Often] = 1
+    """So many sites, site-1 and on, each all of that with a NATS server of its own; the doors of
+    the others are 1000 ports apart. See docs/operate/sites.md."""
     gateway: Annotated[bool, Routers, Often] = False
     """Put a real Envoy in front, which asks pickers where each request goes. There are no routers
     and no meta-router then. It serves one bucket: the first of the default, or the one of

@@ -67,7 +67,8 @@ async def _ask(
 def _told(answer: httpx.Response, name: str) -> str:
     """Return a header, or the comment that it is in a stream that was held."""
     late = re.search(rf"^: {name}: (.*)$", answer.text, re.MULTILINE)
-    return answer.headers.get(name, "" if late is None else late[1])
+    found: str = answer.headers.get(name, "" if late is None else late[1])
+    return found
 
 
 def _site(answer: httpx.Response) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from kvmesh.app.ops.nats_server import NatsServer
@@ -77,11 +77,14 @@ class SiteLink:
 class Site:
     """One site: an engine, its sidecar, a router and a meta-router, on a server of its own."""
 
-    def __init__(self, name: str, folder: Path, *engine: str) -> None:
+    def __init__(
+        self, name: str, folder: Path, engine: Sequence[str], front: Sequence[str]
+    ) -> None:
         self.name = name
         self.folder = folder / name
         self.folder.mkdir(parents=True)
         self.engine_options = engine
+        self.front_options = front
         self.port, self.leaf_port, *self._ports = fixed_ports(6)
         self.server = NatsServer(self.folder / "store")
         self.processes: list[MeshProcess] = []
@@ -110,7 +113,15 @@ class Site:
             self._process("engine", engine, *mocker),
             self._process("sidecar", 0, "worker", "--engine-url", url, *nats),
             self._process("router", router, "router", *door(router), *nats),
-            self._process("front", self.port, "meta-router", *door(self.port), *nats, *sites),
+            self._process(
+                "front",
+                self.port,
+                "meta-router",
+                *door(self.port),
+                *nats,
+                *sites,
+                *self.front_options,
+            ),
         ]
         for one in self.processes:
             one.start()
@@ -134,8 +145,10 @@ class Site:
 class TwoSites:
     """Sites a and b; b joins a's server as a leaf. `doors` are the ways to each site."""
 
-    def __init__(self, folder: Path, delay_s: float, *engine: str) -> None:
-        self.a, self.b = Site("a", folder, *engine), Site("b", folder, *engine)
+    def __init__(
+        self, folder: Path, delay_s: float, engine: Sequence[str], front: Sequence[str]
+    ) -> None:
+        self.a, self.b = (Site(name, folder, engine, front) for name in ("a", "b"))
         self.leaf = SiteLink(self.a.leaf_port, delay_s)
         self.doors = {one.name: SiteLink(one.port, delay_s) for one in (self.a, self.b)}
 
@@ -167,9 +180,11 @@ class TwoSites:
 
 
 @contextlib.asynccontextmanager
-async def two_sites(folder: Path, *engine: str, delay_s: float = 0.02) -> AsyncIterator[TwoSites]:
-    """Run two sites with a round trip of twice `delay_s`."""
-    sites = TwoSites(folder, delay_s, *engine)
+async def two_sites(
+    folder: Path, *engine: str, front: Sequence[str] = (), delay_s: float = 0.02
+) -> AsyncIterator[TwoSites]:
+    """Run two sites with a round trip of twice `delay_s`; `front`: options of meta-routers."""
+    sites = TwoSites(folder, delay_s, engine, front)
     try:
         await sites.start()
         yield sites

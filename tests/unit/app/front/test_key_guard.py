@@ -145,3 +145,35 @@ def test_no_more_keys_are_kept_than_so_many(door: Door, monkeypatch: pytest.Monk
 )
 def test_a_key_is_kept_that_one_header_tells(headers: Headers, alone: bool) -> None:
     assert is_told_alone(Request("GET", b"/v1/models", headers)) is alone
+
+
+def residency(asked: Request) -> list[bytes]:
+    return [value for name, value in asked.headers if name == b"x-kvmesh-residency"]
+
+
+def test_where_data_stays_is_of_the_key_whatever_its_client_says(door: Door) -> None:
+    door.write("ann", more='residency = ["eu", "ch"]\n')
+    door.guard = KeyGuard(
+        door.pass_on, door.path, tenant_header="x-kvmesh-tenant", pass_on=False, sessions=b""
+    )
+
+    assert door.ask(ANN, (b"x-kvmesh-residency", b"us")) == 0
+    assert door.ask(ANN) == 0
+    assert [residency(one) for one in door.passed] == [[b"eu,ch"], [b"eu,ch"]]
+
+
+@pytest.mark.parametrize(
+    ("of_key", "said", "told"),
+    [("", "", []), ("", "us", [b"us"]), ('residency = ["eu"]\n', "us", [b"eu"])],
+)
+def test_a_proxy_may_say_where_data_stays_unless_its_key_does(
+    door: Door, of_key: str, said: str, told: list[bytes]
+) -> None:
+    door.write("ann", more=f"proxy = true\n{of_key}")
+    door.guard = KeyGuard(
+        door.pass_on, door.path, tenant_header="x-kvmesh-tenant", pass_on=False, sessions=b""
+    )
+
+    assert door.ask(ANN, *([(b"x-kvmesh-residency", said.encode())] if said else [])) == 0
+
+    assert residency(door.passed[0]) == told

@@ -156,6 +156,8 @@ def test_a_key_has_the_roles_of_its_file_else_those_from_before_there_were_any(
         (f"tenant = '{'a' * 513}'", "at most 512"),
         (f"tenant = '{'é' * 257}'", "at most 512 bytes"),
         ("tenant = 'Ångström'", "cannot stand in a header"),
+        ("residency = ['a b']", "residency 'a b' is no site"),
+        ("residency = ['eu,us']", "is no site"),
     ],
 )
 def test_roles_and_tenants_that_cannot_be_are_told_where(fields: str, words: str) -> None:
@@ -173,3 +175,10 @@ def test_a_key_is_found_by_its_digest_and_spends_as_one_that_is_shown() -> None:
     assert (digest, key.tenant, keys.get("0" * 64)) == (ANN.lower(), "a", None)
     keys.spend(key, 0.0)
     assert [status(keys, "kvm-ann", 0.0) for _ in range(2)] == [200, 429]
+
+
+def test_a_key_says_at_which_sites_its_data_stays() -> None:
+    (key,) = parse_keys(f"[keys.a]\nsha256 = '{ANN}'\nresidency = ['eu']", "file").values()
+
+    assert key.residency == ("eu",)
+    assert ring().get(ANN) == ApiKey(ANN, "kitchen", DEFAULT_ROLES)
