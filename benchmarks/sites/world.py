@@ -101,7 +101,7 @@ class World:
         for one in conversations:
             self._agenda.enter(one.begins_s, partial(self._next, deque(one.turns)))
         while self._left:
-            times = [fleet.next_s() for fleet in self.fleets]
+            times = [fleet.agenda.next_s() for fleet in self.fleets]
             if (soonest := min(times)) < self._agenda.next_s():
                 place = times.index(soonest)
                 self.fleets[place].step()
@@ -220,29 +220,27 @@ class World:
     def _push(self, place: int, now: float) -> None:
         queue = self._queues[place]
         while queue:
-            way = queue[0]
-            if free := self._free(place):
-                site = place
-            else:
-                open_to = [
-                    other
-                    for other in range(len(self.fleets))
-                    if other != place
-                    and self._free(other)
-                    and len(self._queues[other]) <= MOST_QUEUED
-                ]
-                if not open_to or way.turn.home != place:
-                    return
-                site = max(open_to, key=lambda other: (self._held(other, way), -other))
-            queue.popleft()
-            self.whys["home" if site == way.turn.home else "pushed"] += 1
+            site = self._free_site(place, queue[0])
+            if site is None:
+                return
+            way = queue.popleft()
+            self.whys["home" if site == place else "pushed"] += 1
             self._remember(site, way)
             self._send(way, site, now)
-            del free
-            if site == place:
-                # What is pushed now is pending there until the engine's next step.
-                self.fleets[place].step() if self.fleets[place].next_s() <= now else None
+            if site == place and self.fleets[place].agenda.next_s() <= now:
+                self.fleets[place].step()  # it is there: who looks next sees it
                 self._collect(place)
+
+    def _free_site(self, place: int, way: _Way) -> int | None:
+        """Return where a request may be pushed: home first, then by the longest prefix."""
+        if self._free(place):
+            return place
+        free = [
+            other
+            for other in range(len(self.fleets))
+            if other != place and self._free(other) and len(self._queues[other]) <= MOST_QUEUED
+        ]
+        return max(free, key=lambda other: (self._held(other, way), -other), default=None)
 
     def _held(self, site: int, way: _Way) -> int:
         got = self._got[site]
