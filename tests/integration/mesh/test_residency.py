@@ -67,6 +67,7 @@ async def test_data_that_must_stay_never_leaves(tmp_path: Path) -> None:
             ">", lambda subject, _reply, _data, _headers: heard.append(subject)
         )
         await until(lambda: len(heard) >= 4)
+        told = {subject.split(".")[0] for subject in heard}
         mine = SiteDigest("b", "thief", True, (BucketLoad((), BucketHeat(0.0, 0.001, 99)),))
         forged = encode(mine)
         for subject in (digest_subject("b", "thief"), "a.rt.default.thief", "a.ev.default.w"):
@@ -74,10 +75,13 @@ async def test_data_that_must_stay_never_leaves(tmp_path: Path) -> None:
         await thief.flush()
         lured = await _flood(sites.a, kept, 12)
         await thief.close()
+        async with httpx.AsyncClient(headers={"authorization": f"Bearer {free}"}) as client:
+            status = (await client.get(f"{sites.a.url}/v1/status")).json()
 
     assert {one.status_code for one in (*stays, *roams, *lies, *lured)} == {200}
     assert {one.headers["x-kvmesh-site"] for one in (*stays, *lies, *lured)} == {"a"}
     assert {one.headers["x-kvmesh-site"] for one in roams} == {"a", "b"}
     assert stolen[0].status_code == 403
     assert "stays in a" in stolen[0].text
-    assert {subject.split(".")[0] for subject in heard} == {"kvmesh_sites"}
+    assert told == {"kvmesh_sites"}
+    assert status["statistics"]["garbage"] == 0, "nothing of the thief's came to the mesh"

@@ -266,8 +266,9 @@ class PassedAnswer:
         added = self._accept(head)
         self._whole = body if self._options.reads_usage and not judged else None
         exchange.scope.kind = "finished"
-        lines = head.foreign_lines if added else head.all_lines
-        lines = head.lines(ours=not added) if lines is None else lines
+        ours = not added or self._options.blameless
+        lines = head.all_lines if ours else head.foreign_lines
+        lines = head.lines(ours=ours) if lines is None else lines
         exchange.pass_whole(head.status, lines, added, body)
 
     def on_end(self, data: bytes = b"") -> None:
