@@ -1,6 +1,7 @@
 """Two sites over a leaf node: who serves what, the network whole, cut, healed, and one dead."""
 
 import asyncio
+import os
 import re
 import time
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.chaos.process import MeshProcess
 from tests.integration.support.two_sites import Site, TwoSites, two_sites
 from tests.integration.support.waiting import until, until_ready
 
@@ -153,3 +155,29 @@ async def test_a_site_without_engines_has_the_other_one_serve(sites: TwoSites) -
 
     assert {one.status_code for one in answers} == {200}
     assert {_site(one) for one in answers} == {"b"}
+
+
+async def test_one_command_runs_two_sites(tmp_path: Path) -> None:
+    port = 12_000 + os.getpid() % 18_000
+    options = ("--engines", "1", "--buckets", "chat", "--replicas", "1", "--http-port", str(port))
+    up = MeshProcess(
+        "up",
+        f"http://127.0.0.1:{port}",
+        ("up", "--sites", "2", *options, "--data-dir", str(tmp_path / "data")),
+        tmp_path / "up.log",
+    )
+    up.start()
+    try:
+        async with httpx.AsyncClient(base_url=up.url, timeout=10) as client:
+            await until_ready(client)
+
+            async def usable() -> bool:
+                (other,) = (await client.get("/v1/status")).json()["sites"]["sites"]
+                return other["site"] == "site-2" and not other["why_not"]
+
+            await until(usable)
+            answer = await _ask(client, "Hello")
+    finally:
+        up.stop()
+
+    assert _site(answer) == "site-1"
