@@ -218,6 +218,19 @@ class RouterSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SiteSettings:
+    """The site of a meta-router, and the others. See docs/operate/sites.md."""
+
+    site: Annotated[str, Often] = ""
+    """Name of this site; its mesh needs a --namespace of its own. Requests leave it for a
+    --peer-site while that would answer sooner, or nobody here can. Default: there are no sites."""
+    peer_site: Annotated[tuple[str, ...], Often] = ()
+    """Another site and its front door, NAME=https://host; repeat. It takes the same API keys."""
+    site_digest_bytes: Positive = 512
+    """Bytes a second that the other sites are told, of load and of what is cached here."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class MetaRouterSettings:
     """`kvmesh meta-router`."""
 
@@ -237,6 +250,7 @@ class MetaRouterSettings:
     replica: Annotated[tuple[str, ...], Routers, Often] = ()
     """Static replica `bucket=http://host:port`; repeat. Then no NATS is used, and round-robin goes
     by hash of the conversation, so that several meta-routers agree."""
+    sites: Annotated[SiteSettings, Flat, Mesh] = field(default_factory=SiteSettings)
     tenant: Annotated[TenantSettings, Flat, Limits] = field(default_factory=TenantSettings)
     http: Annotated[HttpSettings, Flat, FrontDoor] = field(default_factory=HttpSettings)
     upstream: Annotated[UpstreamSettings, Flat, Routers] = field(default_factory=UpstreamSettings)
@@ -312,6 +326,9 @@ class UpSettings:
     routers: Annotated[Positive | None, Routers, Often] = None
     """Serve one bucket by so many routers behind the front door's port, without a meta-router. As
     `kvmesh router --processes`. The bucket is the first of the default, or the one of --buckets."""
+    sites: Annotated[Positive, Routers, Often] = 1
+    """So many sites, site-1 and on, each all of that with a NATS server of its own; the doors of
+    the others are 1000 ports apart. See docs/operate/sites.md."""
     gateway: Annotated[bool, Routers, Often] = False
     """Put a real Envoy in front, which asks pickers where each request goes. There are no routers
     and no meta-router then. It serves one bucket: the first of the default, or the one of

@@ -30,6 +30,7 @@ RULE: Final = {
 SCOPED: Final = {
     "app/mesh/static_workers.py": "a task group, under a supervised task",
     "app/members/prober.py": "a task group, under a supervised task",
+    "app/meta/site_part.py": "a task group, under a supervised task",
     "conformance/case_crowds.py": "as long as one case, which awaits or cancels it",
     "conformance/exchange.py": "what a call sends while its answers are read; cancelled with it",
     "conformance/gateway_client.py": "what a request sends while its answer is read",

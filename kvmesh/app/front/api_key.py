@@ -42,6 +42,8 @@ class ApiKeyOptions:
     """Tokens a minute, of prompts and answers, at all routers of a bucket; 0 is no limit."""
     tokens_per_day: Annotated[float, Parameter(validator=Number(gte=0.0))] = 0.0
     """The same a day (UTC)."""
+    residency: tuple[str, ...] = ()
+    """Site at which alone its requests may be served and its prompts seen; repeat. Default: any."""
     proxy: bool = False
     """Believe what tenant its requests name, and their roles among its own: for a meta-router or a
     gateway."""
@@ -67,6 +69,8 @@ def add_key(options: ApiKeyOptions) -> str:
     for limit in ("requests_per_minute", "tokens_per_minute", "tokens_per_day"):
         if amount := getattr(options, limit):
             lines.append(f"{limit} = {amount!r}")
+    if options.residency:
+        lines.append(f"residency = [{', '.join(map(quoted, options.residency))}]")
     if options.proxy:
         lines.append("proxy = true")
     text = "\n".join(lines) + "\n"

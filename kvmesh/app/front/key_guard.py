@@ -15,6 +15,7 @@ from kvmesh.app.front.same_origin import is_foreign
 from kvmesh.core.admission.access import (
     KEY_HEADER,
     LOGIN_PATHS,
+    RESIDENCY_HEADER,
     ROLES_HEADER,
     check_role,
     forwarded_roles,
@@ -88,7 +89,8 @@ class KeyGuard(Generic[G]):
         self._handler = handler
         self._path = path
         self._tenant = tenant_header.lower().encode()
-        dropped = {ROLES_HEADER, KEY_HEADER, *(() if pass_on else _CREDENTIALS)}
+        held = {ROLES_HEADER, KEY_HEADER, RESIDENCY_HEADER}
+        dropped = {*held, *(() if pass_on else _CREDENTIALS)}
         self._drop = Names(dropped | {self._tenant} - {b""}, b"")
         self._stamp = _stamp(path)
         read = read_file(path)
@@ -189,24 +191,28 @@ class KeyGuard(Generic[G]):
         accounts = self.limits.of(
             name.decode("utf-8", "replace")[:MOST_SHOWN], tenant.decode("latin-1")[:MOST_SHOWN]
         )
-        return _Admitted(key, accounts, self._added(request.path, (tenant, name), roles))
+        limited = msgspec.structs.replace(key, roles=roles)
+        added = self._added(request.path, (tenant, name), limited)
+        stays = request.header(RESIDENCY_HEADER)
+        if stays is not None and not key.residency:
+            added = *added, (RESIDENCY_HEADER, stays)
+        return _Admitted(key, accounts, added)
 
     def _told(self, path: str, found: _Admitted) -> _Admitted:
         """Return what tells the next hop of a key that is no proxy's. Raises `RequestError`."""
         key = found.key
         owner = key.tenant.encode(), key_name(key.name).encode()
-        return _Admitted(key, found.accounts, self._added(path, owner, key.roles))
+        return _Admitted(key, found.accounts, self._added(path, owner, key))
 
-    def _added(
-        self, path: str, owner: tuple[bytes, bytes], roles: tuple[Role, ...] | None
-    ) -> Headers:
-        """Return what tells the next hop of the tenant and the name of a key. Raises `RequestError`
-        where it may not have the path.
+    def _added(self, path: str, owner: tuple[bytes, bytes], key: ApiKey) -> Headers:
+        """Return what tells the next hop of the tenant and the name of a key, its roles and where
+        its data stays. Raises `RequestError` where it may not have the path.
         """
-        roles, (tenant, name) = roles or (), owner
+        roles, (tenant, name) = key.roles or (), owner
         check_role(path, roles)
-        granted = (ROLES_HEADER, words_of(roles)), (KEY_HEADER, name)
-        return ((self._tenant, tenant), *granted) if self._tenant else granted
+        told = (ROLES_HEADER, words_of(roles)), (KEY_HEADER, name)
+        stays = ((RESIDENCY_HEADER, ",".join(key.residency).encode()),) if key.residency else ()
+        return (*(((self._tenant, tenant),) if self._tenant else ()), *told, *stays)
 
     def _check(self, now: float) -> None:
         try:

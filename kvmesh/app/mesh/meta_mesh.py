@@ -9,6 +9,7 @@ from typing import Final
 
 from kvmesh.actors.messages import AllReported
 from kvmesh.actors.meta_router import MOST_EARLY, MetaRouter
+from kvmesh.actors.site_reporter import SiteReporter, digest_subject
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.front.front import upstream_pool
 from kvmesh.app.members.prober import Probe
@@ -32,11 +33,15 @@ class MetaMesh:
 
     Where conversations are is shared with the other meta-routers. At its start `meta` only listens
     until every bucket that is the home of one was heard, `LISTEN_S` at most. Requests wait
-    meanwhile: what was known before is read for half the time that they do.
+    meanwhile: what was known before is read for half the time that they do. `sites` tells other
+    sites of this one, and hears them.
     """
 
-    def __init__(self, settings: MetaRouterSettings, meta: MetaRouter) -> None:
+    def __init__(
+        self, settings: MetaRouterSettings, meta: MetaRouter, sites: SiteReporter | None = None
+    ) -> None:
         self._settings = settings
+        self._sites = sites
         self._meta = meta
         self._plane = event_plane(settings.nats, "meta-router")
         self._stack = contextlib.AsyncExitStack()
@@ -61,6 +66,10 @@ class MetaMesh:
         self._stack.push_async_callback(subscription.close)
         roll = await plane.bus.subscribe(everyone, self._receive)
         self._stack.push_async_callback(roll.close)
+        if self._sites is not None:
+            driver.add(self._sites)
+            told = await plane.bus.subscribe(digest_subject(), driver.deliver_to(self._sites.name))
+            self._stack.push_async_callback(told.close)
         driver.start()
         self._running = supervise("actors", driver.run, "end")
         self._stack.callback(driver.stop)

@@ -64,6 +64,10 @@ class BucketPlan:
         assert self._route is not None
         return self._route.replica.name
 
+    def takes(self, now: float) -> bool:
+        """Return whether a replica may be given the request that has not failed it."""
+        return self._meta.table.takes(self._request, now, self._tried)
+
     def next_target(self) -> Target | Problem | Wait | None:
         """Choose bucket and replica."""
         now, tried = time.monotonic(), self._tried

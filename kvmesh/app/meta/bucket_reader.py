@@ -63,7 +63,8 @@ class Read(Protocol):
 
 
 class BucketReader:
-    """Reads requests; a prompt is looked at only where `table` has a choice, or `rules`.
+    """Reads requests; a prompt is looked at only where `table` has a choice, or `rules`, or there
+    are other `sites`.
 
     `isolation` keeps the conversations of tenants apart; their bodies are salted by the router.
     """
@@ -74,12 +75,14 @@ class BucketReader:
         sessions: SessionNames,
         *,
         rules: bool,
+        sites: bool = False,
         isolation: Isolation | None = None,
     ) -> None:
         self._isolation = isolation
         self._table = table
         self._sessions = sessions
         self._rules = rules
+        self._sites = sites
         self._asked = Names((*_NAMING, *sessions.headers), b"")
 
     def scan(self, request: Request, endpoint: ApiEndpoint) -> tuple[BucketRequest, bool] | None:
@@ -174,7 +177,7 @@ class BucketReader:
 
     def _chooses(self) -> bool:
         """Return whether a prompt may tell of its bucket."""
-        return self._rules or len(self._table.buckets()) > 1
+        return self._rules or self._sites or len(self._table.buckets()) > 1
 
     def _said(self, request: Request, extension: Extension = NO_EXTENSION) -> _Said:
         """Return what headers say, and `extension` beside them. Raises `RequestError`."""

@@ -24,7 +24,7 @@ from kvmesh.app.front.tracing import exporting, tracer_for
 from kvmesh.app.front.viewers import viewers_of
 from kvmesh.app.members.failure_care import FailureCare
 from kvmesh.app.members.prober import Probe
-from kvmesh.app.members.warning_lines import UrlRefusals, by_reason
+from kvmesh.app.members.warning_lines import UrlRefusals
 from kvmesh.app.mesh.meta_mesh import MetaMesh
 from kvmesh.app.mesh.static_replicas import StaticReplicas, parse_replicas
 from kvmesh.app.meta.bucket_plan import BucketPlan
@@ -32,8 +32,10 @@ from kvmesh.app.meta.bucket_policy import bucket_policy
 from kvmesh.app.meta.bucket_reader import BucketReader, Digest, Read, is_long
 from kvmesh.app.meta.bucket_sockets import BucketSockets
 from kvmesh.app.meta.operator_pages import OperatorPages
+from kvmesh.app.meta.pages import UNAVAILABLE, MetaPages
 from kvmesh.app.meta.programs import MetaPrograms
 from kvmesh.app.meta.session_names import SessionNames
+from kvmesh.app.meta.site_part import SitePart, parse_doors
 from kvmesh.app.meta.usage import MetaUsage
 from kvmesh.app.meta.view import TENANT_HEADER, MetaView
 from kvmesh.app.process.build import own_build
@@ -60,13 +62,13 @@ from kvmesh.app.views.mesh_figures import HEARING
 from kvmesh.app.views.metrics_page import MetricsPage
 from kvmesh.app.views.process_figures import BUILD, INTERNAL_ERRORS
 from kvmesh.app.views.request_figures import FORMULAS, STREAMS
-from kvmesh.app.views.tenant_view import TenantStatus
 from kvmesh.app.views.worker_figures import REPLICA_CARE
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest, parse_rule
 from kvmesh.core.members.outcomes import UNKNOWN
 from kvmesh.errors import KvMeshError
 from kvmesh.observe import configure_logging, get_logger
+from kvmesh.settings.member_name import router_name
 from kvmesh.settings.roles import MetaRouterSettings
 from kvmesh.tasks import keep_running
 from kvmesh.transport.http.forward.forwarding import Forward
@@ -80,7 +82,6 @@ from kvmesh.transport.http.wire.problem import Problem
 Then = Callable[[Exchange, Digest], None]
 
 TEMPORARY_REDIRECT = 307
-UNAVAILABLE = 503
 MOST_ASKED: Final = 256
 RETRY_STATUSES: Final = frozenset({UNAVAILABLE})
 """What a replica says that cannot decide now; all else its workers say, and it has tried them."""
@@ -93,7 +94,8 @@ class MetaServer:
         self.settings = settings
         rules = [parse_rule(text) for text in settings.rule]
         replicas = parse_replicas(settings.replica)
-        own_urls = [url for _, url in replicas]
+        doors = parse_doors(settings)
+        own_urls = [*(url for _, url in replicas), *doors.values()]
         self._guard = url_guard(settings.upstream, own_urls, settings.nats.nats_url)
         self._refusals = UrlRefusals(self._guard)
         homes = HomeOptions(shared=not settings.replica)
@@ -106,6 +108,7 @@ class MetaServer:
             self.meta.table,
             SessionNames(TENANT_HEADER),
             rules=bool(rules),
+            sites=bool(doors),
             isolation=isolation_of(settings.tenant, TENANT_HEADER),
         )
         self._threads = ReadingThreads()
@@ -142,7 +145,13 @@ class MetaServer:
         self._static = [
             (self.meta.add_static(bucket, url, time.monotonic()), url) for bucket, url in replicas
         ]
+        self._sites: SitePart | None = None
+        if settings.sites.site:
+            self._sites = SitePart(settings, doors, self.meta, router_name(""))
         self._feed = self._replica_feed()
+        self._pages = MetaPages(
+            self.meta, self._feed, self._care, self._refusals, self._watch, self._sites
+        )
 
     def _find_probe(self, replica: str) -> Probe | None:
         """Ask a replica that failed requests whether it is ready, one that only lets them wait
@@ -158,7 +167,9 @@ class MetaServer:
             return StaticReplicas(
                 self.meta, self._static, lambda: upstream_pool(self.settings.upstream, self._guard)
             )
-        return MetaMesh(self.settings, self.meta)
+        return MetaMesh(
+            self.settings, self.meta, None if self._sites is None else self._sites.reporter
+        )
 
     async def serve(self, stop: Stop) -> None:
         """Serve until `stop`, then let open streams finish."""
@@ -169,7 +180,10 @@ class MetaServer:
             exporting(self._tracer, stack)
             routes = Routes()
             ports = await open_ports(self.settings.http, routes, stack, TENANT_HEADER)
-            ports.admin.add("GET", "/v1/status", self._status)
+            for door in ports.all():
+                door.add("GET", "/health", lambda one: answer_json(one, {"status": "alive"}))
+                door.add("GET", "/ready", self._pages.ready)
+            self._pages.mount(ports.admin, self._viewers)
             ready = self._ready_replicas
             models = ModelsPage(self.meta.table.models, lambda: ready().values(), self._pool)
             routes.add("GET", "/v1/models", models.serve)
@@ -179,11 +193,11 @@ class MetaServer:
             OperatorPages(self.meta, self._pool, self.settings, self._viewers).mount(routes, ports)
             asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
-            view = MetaView(self.meta, asking, "meta-router", self._warnings, self._faults)
+            view = MetaView(
+                self.meta, asking, "meta-router", self._pages.warnings, self._pages.faults
+            )
             ports.mount(pages := ViewPages(view, self._viewers))
             for door in ports.all():
-                door.add("GET", "/health", lambda one: answer_json(one, {"status": "alive"}))
-                door.add("GET", "/ready", self._ready)
                 MetaPrograms(view, self._viewers).mount(door)
                 MetaUsage(view, self._viewers).mount(door)
             front = FrontDoor(
@@ -200,6 +214,7 @@ class MetaServer:
                 *(stop.wait(), self._follow(url), keep_running("dashboards", pages.live.run)),
                 *self._care.running(asking, self._pool),
                 keep_running("formulas", self._watch.run),
+                *(() if self._sites is None else (self._sites.running(asking),)),
             )
             pages.live.close()
             log.info("draining", open_requests=front.server.statistics().open_requests)
@@ -235,6 +250,7 @@ class MetaServer:
             *self._feed.figures(),
             *span_figures(self._tracer),
             STREAMS.of(lambda: self._streams),
+            *(() if self._sites is None else self._sites.figures()),
         )
 
     def _replicas(self) -> dict[Labels, MetaReplica]:
@@ -255,6 +271,8 @@ class MetaServer:
     def _forward(self, exchange: Exchange) -> None:
         request = exchange.request
         assert self._pool is not None
+        if self._sites is not None:
+            self._sites.check(request)
         endpoint = find_endpoint(request.method, request.path, passthrough=True)
         if endpoint is PASSTHROUGH and self._sockets.serve(exchange, self._pool, self._tracer):
             return
@@ -308,7 +326,9 @@ class MetaServer:
         if self._tracer is not None:
             self._tracer.begin(exchange)
         forwarding = Forward(exchange, self._pool, options)
-        plan = BucketPlan(self.meta, request, self._care, self._ends, forwarding)
+        home = BucketPlan(self.meta, request, self._care, self._ends, forwarding)
+        sites = self._sites
+        plan = home if sites is None else sites.plan(asked, request, home, forwarding)
         forwarding.begin(plan, stream=stream)
 
     def _redirect(self, exchange: Exchange, request: BucketRequest) -> None:
@@ -339,56 +359,6 @@ class MetaServer:
                 "model": outline.model,
                 "prompt_chars": outline.prompt_chars,
                 "family": outline.family(),
-            },
-        )
-
-    def _faults(self) -> tuple[str, ...]:
-        """Return the warnings that are about no replica or worker."""
-        return (
-            *self.meta.link_health.warnings(),
-            *by_reason(self.meta.given_up(time.monotonic()), "gets no requests"),
-            *self.meta.warnings(time.monotonic()),
-            *self._refusals.warnings(),
-            *self._watch.warnings(),
-            *self._feed.warnings(),
-        )
-
-    def _warnings(self) -> tuple[str, ...]:
-        failing = (
-            (worker, f"say routers of bucket {bucket}, whose /ready says why")
-            for worker, bucket in self.meta.left_out()
-        )
-        return (
-            *self._faults(),
-            *self._care.warnings(),
-            *by_reason(failing, "gets no requests"),
-        )
-
-    def _ready(self, exchange: Exchange) -> None:
-        ready = self.meta.ready(time.monotonic())
-        body: dict[str, object] = {
-            "ready": ready,
-            "reason": "ready" if ready else self._feed.why_not() or "no ready replica",
-        }
-        if warnings := self._warnings():
-            body["warnings"] = warnings
-        answer_json(exchange, body, status=200 if ready else UNAVAILABLE)
-
-    def _status(self, exchange: Exchange) -> None:
-        now = time.monotonic()
-        viewer = self._viewers.of(exchange.request)
-        if viewer is not None:
-            answer_json(exchange, TenantStatus("meta-router", self.meta.ready(now), viewer.tenant))
-            return
-        table = self.meta.table
-        buckets = {one: [r.name for r in table.ready(one, now)] for one in table.buckets()}
-        answer_json(
-            exchange,
-            {
-                "ready_replicas": buckets,
-                "replicas": self.meta.replicas(now),
-                "statistics": self.meta.statistics(),
-                "refused": self._guard.refused(now),
             },
         )
 

@@ -9,6 +9,8 @@ from kvmesh.app.views.front_figures import (
     META_HOMES,
     META_REPLICAS,
     POOL,
+    SITE_DIGESTS,
+    SITES,
     SPANS,
     TOKENS,
     URLS,
@@ -64,6 +66,7 @@ TABLES: Final[tuple[Table[Never], ...]] = (
     *(VERSIONS, UNREAD, USAGE, USAGE_RECORD, LIMITS),
     *(TOKENS, URLS, PICKS, GATEWAYS, UNWATCHED, POOL, SPANS),
     *(META, META_ENDS, META_HOMES, META_REPLICAS, REPLICA_CARE, POLICIES, INTERNAL_ERRORS, BUILD),
+    *(SITES, SITE_DIGESTS),
     *(SIDECAR, SIDECAR_RANKS),
 )
 

@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from kvmesh.actors.meta_router import MetaRouterStatistics
+from kvmesh.actors.site_reporter import SiteReporter
 from kvmesh.app.front.otlp_messages import ExportStatistics
 from kvmesh.app.front.tracing import Tracer
 from kvmesh.app.members.warning_lines import UrlRefusals
@@ -12,6 +13,7 @@ from kvmesh.app.picker.pool_view import PoolStatistics
 from kvmesh.app.prompts.token_check import TokenCheckStatistics
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.app.views.figure import Figure, Source, Table
+from kvmesh.core.sites.sites import SiteView
 from kvmesh.transport.http.server.server import HttpStatistics
 
 
@@ -50,6 +52,24 @@ META_HOMES: Final = Table[MetaRouterStatistics](
     Figure("counter", "kvmesh_meta_refused_heartbeats", lambda one: {
                "garbage": one.garbage, "url": one.refused, "crowded": one.crowded},
            "Heartbeats of replicas that did not count, by why.", ("why",)),
+)
+
+SITES: Final = Table[SiteView](
+    Figure("gauge", "kvmesh_site_usable", lambda one: not one.why_not,
+           "1 for another site that requests may go to, else 0."),
+    Figure("gauge", "kvmesh_site_round_trip_seconds",
+           lambda one: None if one.rtt_ms is None else one.rtt_ms / 1000.0,
+           "Round trip to the site's door: the least of the last 8 probes."),
+    Figure("counter", "kvmesh_site_requests", lambda one: one.sent,
+           "Requests sent to the site."),
+    labels=("site",),
+)
+
+SITE_DIGESTS: Final = Table[SiteReporter](
+    Figure("counter", "kvmesh_site_digest_bytes", lambda one: one.told_bytes,
+           "Bytes of digests told to the other sites, without NATS's own."),
+    Figure("counter", "kvmesh_site_digests_refused", lambda one: one.refused.count,
+           "Digests that could not be read, or of sites that --peer-site does not name."),
 )
 
 META_REPLICAS: Final = Table[MetaReplica](

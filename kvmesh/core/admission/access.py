@@ -19,6 +19,9 @@ ROLES_HEADER: Final = b"x-kvmesh-roles"
 KEY_HEADER: Final = b"x-kvmesh-key"
 """What a front door that asked for a key tells the next hop of its name, for accounts alone."""
 
+RESIDENCY_HEADER: Final = b"x-kvmesh-residency"
+"""Sites, commas between them, at which alone a request may be served; only ever takes away."""
+
 LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
 SESSION: Final = "/session"

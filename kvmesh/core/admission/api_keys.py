@@ -1,5 +1,6 @@
 """Who may send requests: named keys, kept as hashes, with a tenant and limits."""
 
+import re
 from hashlib import sha256
 from typing import Final
 
@@ -14,6 +15,7 @@ from kvmesh.errors import ConfigError, RequestError
 PREFIX: Final = "kvm-"
 """What kvmesh's own keys begin with, so that scanners for leaked secrets know them."""
 
+SITE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DIGEST_LENGTH: Final = 64
 
 
@@ -23,7 +25,8 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Keys are random, so that a quick hash is enough. `tenant` is what admission and logs call its
     requests, by default its name; `limits` are what it may use. A `proxy` (a meta-router, a
     gateway) is believed what tenant it sends, and which of its own roles that one has. `roles`
-    None: the file says nothing of them. `name` is that of its table, whatever the file says.
+    None: the file says nothing of them. `residency` are the sites at which alone its requests may
+    be served, none named: any. `name` is that of its table, whatever the file says.
     """
 
     sha256: str
@@ -33,6 +36,7 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens_per_minute: Figure = 0.0
     tokens_per_day: Figure = 0.0
     proxy: bool = False
+    residency: tuple[str, ...] = ()
     name: str = ""
 
     def limits(self) -> Limits:
@@ -106,6 +110,12 @@ def _completed(name: str, key: ApiKey, source: str) -> ApiKey:
             f"{source}: keys.{shown(name)}: tenant {shown(tenant)} cannot stand in a header: use "
             f"at most {MAX_NAME} bytes, ASCII letters to be sure, no blank at either end"
         )
+    for site in key.residency:
+        if not SITE_NAME.fullmatch(site):
+            raise ConfigError(
+                f"{source}: keys.{shown(name)}: residency {shown(site)} is no site: write names as "
+                'of --site, residency = ["eu"]'
+            )
     if roles is None:
         roles = ROLES if key.proxy else DEFAULT_ROLES
     if not roles:

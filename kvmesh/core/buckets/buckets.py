@@ -9,8 +9,15 @@ import msgspec
 from kvmesh.bounds import shown
 from kvmesh.core.buckets.bucket_cost import BucketCost
 from kvmesh.core.buckets.homes import HomeOptions
-from kvmesh.core.buckets.placing import BucketPolicy, Placing, RouterReplica, Serving
+from kvmesh.core.buckets.placing import (
+    BucketPolicy,
+    Placing,
+    RouterReplica,
+    Serving,
+    bucket_load,
+)
 from kvmesh.core.buckets.rules import BucketRequest, BucketRule
+from kvmesh.core.buckets.spill import BucketLoad
 from kvmesh.core.buckets.workerless import Workerless
 from kvmesh.core.cost.selection import next_in_turn
 from kvmesh.core.members.known_names import KnownNames
@@ -38,7 +45,7 @@ class _Reachable:
     `members` and `names` by bucket, sorted; `usable` is what they were made of.
     """
 
-    __slots__ = ("_alike", "_serving", "everyone", "members", "names", "usable")
+    __slots__ = ("_alike", "_loads", "_serving", "everyone", "members", "names", "usable")
 
     def __init__(self, usable: tuple[str, ...], everyone: Sequence[RouterReplica]) -> None:
         self.usable = usable
@@ -47,6 +54,13 @@ class _Reachable:
         self.names = {name: [one.name for one in many] for name, many in self.members.items()}
         self._alike = not any(one.models for one in everyone)
         self._serving: dict[str, Serving] = {}
+        self._loads: tuple[BucketLoad, ...] | None = None
+
+    def loads(self) -> tuple[BucketLoad, ...]:
+        """Return how busy each bucket is, and what it serves."""
+        if self._loads is None:
+            self._loads = tuple(bucket_load(many) for many in self.members.values())
+        return self._loads
 
     def serving(self, model: str) -> Serving:
         """Return the buckets that serve a model, each with those of its replicas that do."""
@@ -141,6 +155,17 @@ class BucketTable:
     def ready(self, bucket: str, now: float) -> list[RouterReplica]:
         """Return the bucket's usable replicas, sorted by name."""
         return list(self._reach(now).members.get(bucket, ()))
+
+    def loads(self, now: float) -> tuple[BucketLoad, ...]:
+        """Return how busy the buckets with usable replicas are. O(1) until something changes."""
+        return self._reach(now).loads()
+
+    def takes(self, request: BucketRequest, now: float, tried: Collection[str] = ()) -> bool:
+        """Return whether a usable replica serves a request's model, was not tried, and would not
+        refuse it.
+        """
+        left = self._left(request, self._reach(now).everyone, tried, now)
+        return any(not one.models or request.model in one.models for one in left)
 
     def route(
         self,

@@ -11,7 +11,7 @@ from kvmesh.core.buckets.bucket_cost import BucketCost, bucket_candidate
 from kvmesh.core.buckets.conversations import Conversations, find_beginnings
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest
-from kvmesh.core.buckets.spill import BucketHeat, PrefixSpill
+from kvmesh.core.buckets.spill import BucketHeat, BucketLoad, PrefixSpill
 from kvmesh.core.buckets.turns import Turns
 
 BucketPolicy = Literal["round-robin", "prefix-hash", "prefix-spill", "least-loaded"]
@@ -261,3 +261,10 @@ def _load(members: Sequence[RouterReplica], sent: Mapping[str, int]) -> int:
 def _heat(members: Sequence[RouterReplica]) -> BucketHeat:
     """Return the largest heat that a replica of the bucket reports."""
     return max((one.heat for one in members), key=lambda heat: heat.backlog_ms)
+
+
+def bucket_load(members: Sequence[RouterReplica]) -> BucketLoad:
+    """Return a bucket's load by its usable replicas, and the models that any of them serves."""
+    models = sorted({model for one in members for model in one.models})
+    anything = any(not one.models for one in members)
+    return BucketLoad(() if anything else tuple(models), _heat(members))

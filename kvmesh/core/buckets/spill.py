@@ -1,12 +1,12 @@
 """Prefix-spill: a prompt's home bucket, unless waiting there costs more than prefill elsewhere."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
 import xxhash
 
-from kvmesh.bounds import Count, Figure
+from kvmesh.bounds import Count, Figure, Names
 
 MARGIN_MS: Final = 100.0
 """A home is left only for so much less: reports are a second old, and caches are worth keeping."""
@@ -23,6 +23,22 @@ class BucketHeat(msgspec.Struct, frozen=True):
     backlog_ms: Figure = 0.0
     ms_per_token: Figure = 0.0
     workers: Count = 1
+
+
+class BucketLoad(msgspec.Struct, frozen=True):
+    """What buckets that serve the same models have for a request; no `models`: they serve any."""
+
+    models: Names
+    heat: BucketHeat
+
+
+def lightest(loads: Iterable[BucketLoad], model: str) -> BucketHeat | None:
+    """Return the heat of the least busy bucket that serves `model`, None where none does.
+
+    A request that names no model is anybody's.
+    """
+    heats = [one.heat for one in loads if not (model and one.models) or model in one.models]
+    return min(heats, key=lambda heat: heat.backlog_ms, default=None)
 
 
 class PrefixSpill:

@@ -150,6 +150,7 @@ async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None: 
                 "kvmesh_pool_",
                 "kvmesh_otlp_",
                 "kvmesh_sidecar_",
+                "kvmesh_site_",
                 *OF_PICKERS,
                 *OF_TOUCHES,
             )

@@ -12,7 +12,7 @@ from typing import Final
 
 from kvmesh.app.ops.mesh_place import refuse_taken_ports
 from kvmesh.app.ops.mesh_plan import mesh_ports
-from kvmesh.app.ops.up import start_mesh
+from kvmesh.app.ops.mesh_start import start_mesh
 from kvmesh.app.process.supervisor import Child, wait_for_ready
 from kvmesh.app.views.ask import ask_overview
 from kvmesh.bounds import counted

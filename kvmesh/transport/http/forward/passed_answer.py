@@ -116,6 +116,7 @@ class PassedAnswer:
         self._head = self._held = None
         exchange, owner, status = self._exchange, self.owner, head.status
         added = self._accept(head)
+        ours = not added or owner.options.blameless  # a router's stay beside those of its plan
         if (clock := owner.clock) is not None:
             clock.deadline_s = clock.expires_at_s  # no comments any more
             if clock.expires_at_s is NEVER:
@@ -125,11 +126,12 @@ class PassedAnswer:
             if not head.events or status not in _SUCCESS:
                 self.failed = bytearray()
                 return
-            if not self.early:
-                exchange.write(late_headers(added or head.headers))
+            late = (*head.headers, *added) if ours and not self.early else added
+            if late:
+                exchange.write(late_headers(late))
         else:
-            lines = head.foreign_lines if added else head.all_lines
-            lines = head.lines(ours=not added) if lines is None else lines
+            lines = head.all_lines if ours else head.foreign_lines
+            lines = head.lines(ours=ours) if lines is None else lines
             kept = head.events and (owner.resumption is not None or owner.asks is not None)
             exchange.pass_head(status, lines, added, None if kept else head.length)
         stream = self.stream
@@ -264,8 +266,9 @@ class PassedAnswer:
         added = self._accept(head)
         self._whole = body if self._options.reads_usage and not judged else None
         exchange.scope.kind = "finished"
-        lines = head.foreign_lines if added else head.all_lines
-        lines = head.lines(ours=not added) if lines is None else lines
+        ours = not added or self._options.blameless
+        lines = head.all_lines if ours else head.foreign_lines
+        lines = head.lines(ours=ours) if lines is None else lines
         exchange.pass_whole(head.status, lines, added, body)
 
     def on_end(self, data: bytes = b"") -> None:

@@ -199,3 +199,35 @@ def test_limits_are_read_anew_with_the_keys(door: Door, monkeypatch: pytest.Monk
     monkeypatch.setattr(time, "monotonic", lambda: later)
 
     assert [door.ask(ANN) for _ in range(2)] == [0, 429]
+
+
+def residency(asked: Request) -> list[bytes]:
+    return [value for name, value in asked.headers if name == b"x-kvmesh-residency"]
+
+
+def test_where_data_stays_is_of_the_key_whatever_its_client_says(door: Door) -> None:
+    door.write("ann", more='residency = ["eu", "ch"]\n')
+    door.guard = KeyGuard(
+        door.pass_on, door.path, tenant_header="x-kvmesh-tenant", pass_on=False, sessions=b""
+    )
+
+    assert door.ask(ANN, (b"x-kvmesh-residency", b"us")) == 0
+    assert door.ask(ANN) == 0
+    assert [residency(one) for one in door.passed] == [[b"eu,ch"], [b"eu,ch"]]
+
+
+@pytest.mark.parametrize(
+    ("of_key", "said", "told"),
+    [("", "", []), ("", "us", [b"us"]), ('residency = ["eu"]\n', "us", [b"eu"])],
+)
+def test_a_proxy_may_say_where_data_stays_unless_its_key_does(
+    door: Door, of_key: str, said: str, told: list[bytes]
+) -> None:
+    door.write("ann", more=f"proxy = true\n{of_key}")
+    door.guard = KeyGuard(
+        door.pass_on, door.path, tenant_header="x-kvmesh-tenant", pass_on=False, sessions=b""
+    )
+
+    assert door.ask(ANN, *([(b"x-kvmesh-residency", said.encode())] if said else [])) == 0
+
+    assert residency(door.passed[0]) == told

@@ -7,7 +7,8 @@ import pytest
 
 from kvmesh.app.ops.mesh_place import hold_data_dir, refuse_taken_ports, stream_room
 from kvmesh.app.ops.mesh_plan import mesh_ports, plan_mesh
-from kvmesh.app.ops.up import describe_mesh, small_streams, with_secret
+from kvmesh.app.ops.mesh_start import small_streams, with_secret
+from kvmesh.app.ops.up import describe_mesh
 from kvmesh.app.picker.envoy_options import GatewayOptions
 from kvmesh.app.process.supervisor import ChildSpec
 from kvmesh.errors import ConfigError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kvmesh.app.ops.mesh_start import keep_up
 from kvmesh.app.ops.nats_server import NatsServer
-from kvmesh.app.ops.up import keep_up
 from kvmesh.app.process import supervisor
 from kvmesh.app.process.supervisor import Child, ChildSpec, Progress, wait_for_ready
 from kvmesh.errors import ConfigError, TransportError

@@ -120,6 +120,8 @@ def test_a_key_has_the_roles_of_its_file_else_those_from_before_there_were_any(
         (f"tenant = '{'a' * 513}'", "at most 512"),
         (f"tenant = '{'é' * 257}'", "at most 512 bytes"),
         ("tenant = 'Ångström'", "cannot stand in a header"),
+        ("residency = ['a b']", "residency 'a b' is no site"),
+        ("residency = ['eu,us']", "is no site"),
     ],
 )
 def test_roles_and_tenants_that_cannot_be_are_told_where(fields: str, words: str) -> None:
@@ -162,3 +164,12 @@ def test_limits_are_of_keys_and_tenants_by_the_names_that_requests_bear() -> Non
 def test_limits_of_tenants_that_cannot_be_are_told(fields: str) -> None:
     with pytest.raises(ConfigError, match="tenants"):
         parse_file(f"[keys.a]\nsha256 = '{ANN}'\n[tenants.b]\n{fields}", "file")
+
+
+def test_a_key_says_at_which_sites_its_data_stays() -> None:
+    (key,) = parse_file(f"[keys.a]\nsha256 = '{ANN}'\nresidency = ['eu']", "file").keys.values()
+    other = ring().get(ANN)
+
+    assert key.residency == ("eu",)
+    assert other is not None
+    assert other.residency == ()

@@ -8,7 +8,7 @@ from kvmesh.core.buckets.beginnings import chat_keys, prompt_family
 from kvmesh.core.buckets.buckets import MODELS_REMEMBERED, BucketTable
 from kvmesh.core.buckets.placing import BucketPolicy, RouterReplica, rendezvous
 from kvmesh.core.buckets.rules import BucketRequest, parse_rule
-from kvmesh.core.buckets.spill import BucketHeat
+from kvmesh.core.buckets.spill import BucketHeat, BucketLoad, lightest
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.outcomes import failed_attempt
 from kvmesh.errors import ConfigError, NoWorkerError, RequestError
@@ -354,3 +354,33 @@ def test_the_least_loaded_bucket_gets_the_request() -> None:
     buckets = [table.route(ANY, 0.0).bucket for _ in range(5)]
 
     assert buckets == ["code", "code", "chat", "code", "chat"]
+
+
+def test_who_takes_a_model_and_how_busy_that_is_says_each_bucket() -> None:
+    table = make_table("chat/a1", "code/b1", models={"chat": ("m", "n"), "code": ()})
+    heat = BucketHeat(70.0, 0.5, 3)
+    table.set_replica(RouterReplica("a2", "chat", "http://a2", ("o",), heat=heat))
+    table.membership.add("a2", 0.0)
+
+    loads = table.loads(0.0)
+
+    assert loads == (BucketLoad(("m", "n", "o"), heat), BucketLoad((), BucketHeat()))
+    assert table.loads(0.0) is loads
+    table.membership.remove("b1")
+    assert table.loads(0.0) == loads[:1]
+    asks = BucketRequest(model="o")
+    assert table.takes(asks, 0.0)
+    assert not table.takes(BucketRequest(model="other"), 0.0)
+    assert not table.takes(asks, 0.0, ["a2"])
+    table.workerless.refused("a2", "o", 0.0)
+    assert not table.takes(asks, 0.1)
+
+
+def test_the_lightest_bucket_of_a_model_is_the_least_busy_that_serves_it() -> None:
+    busy, free = BucketHeat(70.0, 0.5, 3), BucketHeat(20.0, 0.5, 3)
+    loads = (BucketLoad(("m",), busy), BucketLoad(("n",), free), BucketLoad((), busy))
+
+    assert lightest(loads, "m") == busy
+    assert lightest(loads, "n") == free
+    assert lightest(loads, "") == free
+    assert lightest(loads[:2], "other") is None

@@ -1,8 +1,11 @@
+import random
+
 import msgspec
 import pytest
 
 from kvmesh.core.admission.queue import QueuePolicy
 from kvmesh.core.cost.targets import Targets
+from kvmesh.core.routing.decision import RouterOptions
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.timing import PROFILES
 from kvmesh_lab.report.outcome import RequestOutcome
@@ -312,3 +315,15 @@ def test_what_hardly_meets_its_targets_is_refused() -> None:
 
     assert len(refused) >= 30
     assert not any(one.ttft_ms for one in refused)
+
+
+def test_a_request_that_is_none_of_the_trace_is_sent_when_told() -> None:
+    fleet = SimulatedFleet(FleetOptions(engines=1), RouterOptions(), (), random.Random(0))
+    (request,) = make_requests([TraceRequest(0, 0.0, 160, 4, ())], 16, 16)
+
+    fleet.send_at(3.0, request)
+    while not fleet.outcomes:
+        fleet.step()
+
+    (outcome,) = fleet.outcomes
+    assert (outcome.sent_ms, outcome.output_tokens) == (3000.0, 4)

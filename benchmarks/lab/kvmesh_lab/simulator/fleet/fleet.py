@@ -88,8 +88,8 @@ class SimulatedFleet:
             router.aim(options)
             if options.prefillers:
                 router.divide(options)
-        self._agenda = Agenda[Action]()
-        self._at = self._agenda.enter
+        self.agenda = Agenda[Action]()
+        self._at = self.agenda.enter
         self._replicas = Replicas(self.routers, options.sync_delay_s, self._at, self._take)
         self._seeing = Seeing(options, self.routers, self._replicas, self._at)
         self._index = index
@@ -111,12 +111,10 @@ class SimulatedFleet:
 
     def advance(self, events: int) -> bool:
         """Do about so many events; False when every request has ended."""
-        agenda, total = self._agenda, len(self._requests)
         for _ in range(events):
-            if len(self.outcomes) == total:
+            if len(self.outcomes) == len(self._requests):
                 return False
-            self.now, action = agenda.take()
-            action(self.now)
+            self.step()
         return True
 
     def run(self) -> list[RequestOutcome]:
@@ -124,6 +122,15 @@ class SimulatedFleet:
         while self.advance(1024):
             pass
         return self.outcomes
+
+    def send_at(self, at_s: float, request: FleetRequest) -> None:
+        """Have a request sent that is none of the trace's."""
+        self._at(at_s, partial(self._send, request))
+
+    def step(self) -> None:
+        """Do what happens next, for who plays several fleets."""
+        self.now, action = self.agenda.take()
+        action(self.now)
 
     def _send(self, request: FleetRequest, now: float) -> None:
         self._sent += 1

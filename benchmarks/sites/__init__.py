@@ -1,0 +1,1 @@
+"""Sites in virtual time: who serves a request where, by several rules."""

@@ -1,0 +1,1 @@
+"""Which site serves a request: its own, unless another would answer sooner."""
