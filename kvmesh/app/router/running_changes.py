@@ -38,7 +38,6 @@ class RunningChanges:
         self.policies = PolicyShare(router, name, replicas, fits)
         self._admission = AdmissionShare(context.gate, router, name, replicas)
         self._bucket = context.bucket
-        self._clock = context.clock
         self.tuner = make_tuner(settings, context, self.policies.rollout, replicas)
         self._simulated = SimulatedTrial(
             context, self.policies, replicas, kv_events=settings.kv_events
@@ -72,7 +71,7 @@ class RunningChanges:
             tuner = self.tuner
             admin.parts["tuning"] = tuner.view
             admin.warn(tuner.warnings)
-            TracePage(tuner.ring, guard.check, self._clock, self._bucket).mount(routes)
+            TracePage(tuner.log, guard.check, self._bucket, tuner.ring.block_tokens).mount(routes)
         admin.show(POLICIES.of(lambda: policies.rollout), policies.warnings)
         AdmissionAdmin(self._admission, guard).mount(routes)
         PolicyAdmin(policies, guard, self.view_policy).mount(routes)

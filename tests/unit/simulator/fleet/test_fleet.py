@@ -1,3 +1,5 @@
+from collections import Counter
+
 import msgspec
 import pytest
 
@@ -312,3 +314,16 @@ def test_what_hardly_meets_its_targets_is_refused() -> None:
 
     assert len(refused) >= 30
     assert not any(one.ttft_ms for one in refused)
+
+
+def test_engines_of_two_kinds_have_their_own_caches_and_speeds() -> None:
+    slow = EngineOptions(block_size=BLOCK_SIZE, num_gpu_blocks=512, speedup_ratio=0.25)
+    quick = EngineOptions(block_size=BLOCK_SIZE, num_gpu_blocks=4096)
+    options = FleetOptions(engines=2, engine=slow, kinds=(slow, quick))
+    played = fleet(families(200), options=options)
+
+    outcomes = played.run()
+
+    assert [one.model.options for one in played.engines] == [slow, quick]
+    taken = Counter(one.worker for one in outcomes)
+    assert taken["worker-1"] > taken["worker-0"] > 0
