@@ -11,13 +11,14 @@ log.
 import argparse
 import asyncio
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from benchmarks.quality.bench_life import mesh
 from benchmarks.quality.grid import Setting
+from kvmesh.core.insight.trace_ring import KEY_TOKENS
 from kvmesh_lab.plan.judge import Load, Run, quantile
 from kvmesh_lab.plan.options import PlanOptions
 from kvmesh_lab.plan.planning import Basis, find_basis, find_fleets, new_judge
@@ -62,8 +63,8 @@ def searched(options: PlanOptions) -> str:
     return f"| {' | '.join(cells)} | {pattern} |"
 
 
-def lived(options: PlanOptions, slow: float, folder: Path) -> list[str]:
-    """Return rows: the plan's times at its answer beside those of live mockers, from the profile
+def lived(options: PlanOptions, slow: float, folder: Path) -> Iterator[str]:
+    """Yield rows: the plan's times at its answer beside those of live mockers, from the profile
     and from the log of the router that served them; ms of the profile.
     """
     workload, basis, load = read(options)
@@ -78,7 +79,7 @@ def lived(options: PlanOptions, slow: float, folder: Path) -> list[str]:
     setting = Setting(str(options.log), len(workload.trace.requests), answer[0], 1.0, 1, 5.0)
     block = workload.trace.block_size
     engine = basis.kinds[0].engine
-    log = folder / f"log_b{block}.jsonl"
+    log = folder / f"log_b{max(1, KEY_TOKENS // block) * block}.jsonl"
     with mesh(setting, block, slow, folder, engine.num_gpu_blocks, log) as url:
         replay = ReplayOptions(
             options.log,
@@ -100,7 +101,7 @@ def lived(options: PlanOptions, slow: float, folder: Path) -> list[str]:
     }
     hits = sum(one.cached_tokens for one in good) / tokens
     name = f"{options.log.name.partition('.')[0]} | {answer[0]} | {len(good)}"
-    found = [row(f"{name} | profile", live, hits, judge.runs(answer), slow, 1.0)]
+    yield row(f"{name} | profile", live, hits, judge.runs(answer), slow, 1.0)
     logged = PlanOptions(log, slo="ttft=1000s")
     workload, basis, load = read(logged)
     measured = workload.measured()
@@ -109,8 +110,7 @@ def lived(options: PlanOptions, slow: float, folder: Path) -> list[str]:
         one.input_tokens for one in workload.trace.requests
     )
     judge = new_judge(workload, basis, parse_targets(logged.slo), load)
-    found.append(row(f"{name} | log", whole, hits, judge.runs(answer), slow, slow))
-    return found
+    yield row(f"{name} | log", whole, hits, judge.runs(answer), slow, slow)
 
 
 def row(

@@ -71,7 +71,7 @@ class RunningChanges:
             tuner = self.tuner
             admin.parts["tuning"] = tuner.view
             admin.warn(tuner.warnings)
-            TracePage(tuner.log, guard.check, self._bucket, tuner.ring.block_tokens).mount(routes)
+            TracePage(tuner.ring, tuner.log, guard.check, self._bucket).mount(routes)
         admin.show(POLICIES.of(lambda: policies.rollout), policies.warnings)
         AdmissionAdmin(self._admission, guard).mount(routes)
         PolicyAdmin(policies, guard, self.view_policy).mount(routes)

@@ -86,8 +86,7 @@ class TraceRing:
     """
 
     def __init__(self, block_size: int, *, window_s: float, max_bytes: int) -> None:
-        self.stride = max(1, KEY_TOKENS // block_size)
-        self.block_tokens = self.stride * block_size
+        self._size(block_size)
         self._window_s = window_s
         self._max_bytes = max_bytes
         self._families = PrefixFamilies()
@@ -96,6 +95,16 @@ class TraceRing:
         self._level = 0
         self._stricter: deque[tuple[float, int]] = deque(maxlen=MAX_LEVEL)
         self._seconds: dict[int, list[int]] = {}
+
+    def resize(self, block_size: int) -> None:
+        """Keep prompts in blocks of another size from now on; rows of the old size are dropped."""
+        self._size(block_size)
+        self._rows.clear()
+        self._bytes = 0
+
+    def _size(self, block_size: int) -> None:
+        self.stride = max(1, KEY_TOKENS // block_size)
+        self.block_tokens = self.stride * block_size
 
     def take(self, hashes: Sequence[int]) -> Traced | None:
         """Return what is to be kept of a prompt with these block hashes; None: nothing."""

@@ -97,7 +97,19 @@ def test_seeds_move_arrivals_and_no_request_before_the_first(tmp_path: Path) -> 
     [
         (msgspec.structs.replace(FLEET, share=0.0), "tells of no fleet"),
         (msgspec.structs.replace(FLEET, share=1e25), "tells of no fleet"),
-        (LoggedFleet("kv", 1.0, msgspec.structs.replace(FACTS, speeds=())), "tells of no fleet"),
+        *(
+            (LoggedFleet("kv", 1.0, msgspec.structs.replace(FACTS, **wrong)), "tells of no fleet")
+            for wrong in (
+                {"speeds": ()},
+                {"speeds": (1.0,) * 2000},
+                {"speeds": (1.0, -1.0)},
+                {"prefill_token_ms": -0.1},
+                {"prefill_fixed_ms": 1e25},
+                {"block_size": 0},
+                {"blocks": 10**25},
+                {"replicas": 0},
+            )
+        ),
         (msgspec.structs.replace(FLEET, obstacle="it is odd"), "cannot be simulated: it is odd"),
     ],
 )

@@ -1,9 +1,9 @@
 """From a workload to a plan: engines as they are known, the search, the rows to show."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, sqrt
 from typing import Final
 
 import msgspec
@@ -17,7 +17,7 @@ from kvmesh_lab.plan.kinds import LEARNED, Kind, Mix, price_of, read_kinds
 from kvmesh_lab.plan.options import PlanOptions
 from kvmesh_lab.plan.record import FleetPlan, named, row_of
 from kvmesh_lab.plan.search import cheapest
-from kvmesh_lab.plan.targets import FIGURES, Target, parse_targets
+from kvmesh_lab.plan.targets import FIGURES, Target, figure_ms, parse_targets
 from kvmesh_lab.plan.workload import Course, Workload
 from kvmesh_lab.report.outcome import distribution
 from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
@@ -100,13 +100,18 @@ def learn_engine(workload: Workload, policy: str) -> EngineOptions:
             speedup=speedup,
         )
         found = [one for one in fleet.run() if one.index in course.counted]
-        ttft = distribution(one.ttft_ms for one in found if one.ttft_ms is not None)
-        itl = distribution(ms for one in found if (ms := one.mean_itl_ms()) is not None)
-        return ttft.p50 if ttft else 0.0, itl.p50 if itl else 0.0
+        ttft, tpot = (_typical(figure_ms(one, name) for one in found) for name in FIGURES[:2])
+        return ttft or 0.0, tpot or 0.0
 
-    medians = [distribution(workload.measured()[name]) for name in FIGURES[:2]]
-    ttft, itl = (None if one is None else one.p50 for one in medians)
-    return learned_fleet(logged.fleet, trace.block_size, (ttft, itl), play).engine
+    measured = workload.measured()
+    ttft, tpot = (_typical(measured[name]) for name in FIGURES[:2])
+    return learned_fleet(logged.fleet, trace.block_size, (ttft, tpot), play).engine
+
+
+def _typical(times: Iterable[float | None]) -> float | None:
+    """Return the geometric mean of p50 and p90, both of which a plan is to meet; None of none."""
+    found = distribution(ms for ms in times if ms is not None)
+    return None if found is None else sqrt(found.p50 * found.p90)
 
 
 def make_plan(

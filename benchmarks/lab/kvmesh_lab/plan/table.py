@@ -113,14 +113,19 @@ def _bar(one: Foretold) -> str:
     if one.ms is None or one.low_ms is None or one.high_ms is None:
         return "no answer"
     unit, scale = ("s", 1000.0) if one.ms >= 1000.0 else ("ms", 1.0)  # noqa: PLR2004  a second
-    ms, low, high = (f"{ms / scale:.3g}" for ms in (one.ms, one.low_ms, one.high_ms))
+    ms, low, high = (_three(ms / scale) for ms in (one.ms, one.low_ms, one.high_ms))
     return f"{ms} {unit} ({low}-{high})"
 
 
 def _time(ms: float | None) -> str:
     if ms is None:
         return "no answer"
-    return f"{ms / 1000.0:.3g} s" if ms >= 1000.0 else f"{ms:.3g} ms"  # noqa: PLR2004  a second
+    return f"{_three(ms / 1000.0)} s" if ms >= 1000.0 else f"{_three(ms)} ms"  # noqa: PLR2004
+
+
+def _three(value: float) -> str:
+    """Return a number to three digits at least."""
+    return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"  # noqa: PLR2004
 
 
 def _table(title: str) -> Table:

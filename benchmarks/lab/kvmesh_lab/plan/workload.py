@@ -8,11 +8,12 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.bounds import UNREADABLE, Tokens
+from kvmesh.bounds import MAX_FIGURE, MAX_TOKENS, UNREADABLE, Tokens
 from kvmesh.bounds import Figure as Number
 from kvmesh.core.insight.weight_search import LoggedFleet
 from kvmesh.errors import ConfigError
 from kvmesh_lab.mocker.model.options import EngineOptions
+from kvmesh_lab.plan.kinds import MOST_ENGINES
 from kvmesh_lab.plan.targets import FIGURES, Figure
 from kvmesh_lab.replay.options import ReplayOptions
 from kvmesh_lab.replay.plan import TraceSlice, load_slice, read_lines
@@ -28,6 +29,10 @@ WARM_SHARE: Final = 0.1
 
 WARM_USE: Final = 0.5
 """How busy engines are while caches are filled with what a log's first requests found in them."""
+
+
+LEAST_SPEED: Final = 0.001
+"""Workers differ by less than this in speed."""
 
 
 class Went(msgspec.Struct, frozen=True):
@@ -88,8 +93,8 @@ def read_workload(options: ReplayOptions) -> Workload:
         return Workload(trace, {})
     place = f"{options.trace}:"
     fleet = _read(lines[0], f"{place}1").kvmesh
-    if fleet is None or not 0.0 < fleet.share <= 1.0 or not fleet.fleet.speeds:
-        raise ConfigError(f"{place}1: field kvmesh tells of no fleet that served this log")
+    if fleet is None or not _is_fleet(fleet):
+        raise ConfigError(f"{place}1: field kvmesh tells of no fleet that can have served this log")
     if fleet.obstacle:
         raise ConfigError(f"{options.trace}: this fleet cannot be simulated: {fleet.obstacle}")
     indices = {one.index for one in trace.requests}
@@ -99,6 +104,21 @@ def read_workload(options: ReplayOptions) -> Workload:
         if number in indices
     }
     return Workload(trace, went, fleet)
+
+
+def _is_fleet(logged: LoggedFleet) -> bool:
+    """Return whether there is such a fleet: a file may say anything."""
+    facts = logged.fleet
+    times = facts.prefill_fixed_ms, facts.prefill_token_ms, facts.output_token_ms
+    return (
+        0.0 < logged.share <= 1.0
+        and 1 <= len(facts.speeds) <= MOST_ENGINES
+        and all(LEAST_SPEED <= one <= 1.0 / LEAST_SPEED for one in facts.speeds)
+        and all(0.0 <= one < MAX_FIGURE for one in (*times, facts.max_backlog_ms))
+        and 1 <= facts.block_size <= MAX_TOKENS
+        and 0 <= facts.blocks <= MAX_TOKENS
+        and 1 <= facts.replicas <= MOST_ENGINES
+    )
 
 
 def _read(line: bytes, place: str) -> Went:

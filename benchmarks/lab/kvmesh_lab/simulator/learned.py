@@ -13,7 +13,7 @@ from kvmesh_lab.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, PROFILES, Tim
 from kvmesh_lab.simulator.fleet.options import FleetOptions
 
 CALIBRATIONS: Final = 5
-"""Plays to bring the simulated medians near the measured ones."""
+"""Plays to bring the simulated times near the measured ones."""
 
 
 def fleet_options(facts: SimulatedFleetFacts, trace_block: int, decode_ms: float) -> FleetOptions:
@@ -51,11 +51,11 @@ def learned_fleet(
     measured: tuple[float | None, float | None],
     play: Callable[[FleetOptions], tuple[float, float]],
 ) -> FleetOptions:
-    """Return the fleet whose simulated medians come nearest the measured ones: what routers learn
-    of an engine's speed holds what prefill and decode cost each other there, too.
+    """Return the fleet whose simulated times come nearest the measured ones: what routers learn of
+    an engine's speed holds what prefill and decode cost each other there, too.
 
-    Medians are of TTFT and time per further token, ms; `play` returns those of a fleet. Where none
-    was measured nothing is played.
+    Times are usual ones (medians) of TTFT and per further token, ms; `play` returns those of a
+    fleet. Where none was measured nothing is played.
     """
     ttft_ms, itl_ms = measured
     decode_ms = facts.output_token_ms or itl_ms or PROFILES["dynamo"].decode_base

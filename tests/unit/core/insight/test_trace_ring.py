@@ -47,6 +47,19 @@ def test_a_hash_is_kept_for_every_128_tokens() -> None:
     assert row(0.0, kept).beginnings() == [as_key(107), as_key(115)]
 
 
+def test_engines_of_another_block_size_begin_a_new_trace() -> None:
+    held = ring(block_size=16)
+    held.add(row(0.0, traced(1, 2)), 0.0)
+
+    held.resize(512)
+
+    assert (held.stride, held.block_tokens) == (1, 512)
+    assert (held.sample(0.0, 1.0)[0], held.statistics().bytes) == ([], 0)
+    kept = held.take(range(4))
+    assert kept is not None
+    assert row(0.0, kept).beginnings() == [as_key(number) for number in range(4)]
+
+
 def test_rows_are_forgotten_after_the_window() -> None:
     held = ring(window_s=10.0)
     for second in range(100):
