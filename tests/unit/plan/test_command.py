@@ -9,7 +9,7 @@ from rich.console import Console
 from kvmesh.errors import ConfigError
 from kvmesh_lab.plan.command import plan
 from kvmesh_lab.plan.options import PlanOptions
-from kvmesh_lab.plan.record import FleetPlan, read_plan
+from kvmesh_lab.plan.record import FleetPlan, errors_of, read_plan
 from tests.unit.plan.test_workload import FACTS, FLEET, write_log
 from tests.unit.simulator.test_command import write_trace
 
@@ -84,6 +84,7 @@ def test_a_day_that_was_slower_corrects_the_next_plan(tmp_path: Path) -> None:
     assert [kind.name for kind in before.kinds] == ["learned"]
     assert before.policy == "kv:predicted-time"
 
+    same, _ = run(log, check=kept)
     (tmp_path / "later").mkdir()
     later = write_log(tmp_path / "later")
     text = later.read_bytes().replace(b'"ttft_ms":240.0', b'"ttft_ms":480.0')
@@ -92,19 +93,21 @@ def test_a_day_that_was_slower_corrects_the_next_plan(tmp_path: Path) -> None:
 
     (check,) = checked.checks
     assert (check.engines, check.load) == (2, 1.0)
-    assert check.ratios["ttft"] > 1.2
-    assert check.ratios["tpot"] > 1.2
+    first = same.checks[0].ratios
+    assert check.ratios["ttft"] == pytest.approx(2.0 * first["ttft"])
+    assert check.ratios["tpot"] == pytest.approx(1.5 * first["tpot"])
     assert "2 engines, 1.00 times the load that was planned for" in out
     assert "TTFT p90" in out
     assert read_plan(kept, "--check").checks == [check]
 
     after, out = run(log, "ttft=1s,tpot=80ms", save=kept)
     assert after.checks == [check]
-    assert "Corrected by 1 check, happened / simulated: ttft x1." in out
-    first = {str(row.engines): row for row in before.rows}
+    assert "Corrected by 1 check, happened / simulated: ttft x" in out
+    told = {str(row.engines): row.foretold[0].ms or 0.0 for row in before.rows}
+    factor = errors_of(after.checks).factor["ttft"]
     for row in after.rows:
-        if str(row.engines) in first:
-            assert row.foretold[0].ms > first[str(row.engines)].foretold[0].ms  # type: ignore[operator]
+        if str(row.engines) in told:
+            assert row.foretold[0].ms == pytest.approx(factor * told[str(row.engines)], rel=1e-5)
 
 
 def test_a_check_is_printed_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

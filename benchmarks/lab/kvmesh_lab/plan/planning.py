@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil
 from typing import Final
 
 import msgspec
@@ -17,13 +17,13 @@ from kvmesh_lab.plan.kinds import LEARNED, Kind, Mix, price_of, read_kinds
 from kvmesh_lab.plan.options import PlanOptions
 from kvmesh_lab.plan.record import FleetPlan, named, row_of
 from kvmesh_lab.plan.search import cheapest
-from kvmesh_lab.plan.targets import FIGURES, Target, figure_ms, parse_targets
+from kvmesh_lab.plan.targets import Target, parse_targets
 from kvmesh_lab.plan.workload import Course, Workload
-from kvmesh_lab.report.outcome import distribution
+from kvmesh_lab.simulator.calibration import Times, learned_fleet
+from kvmesh_lab.simulator.comparison import geometric_mean
 from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
 from kvmesh_lab.simulator.fleet.options import FleetOptions
 from kvmesh_lab.simulator.fleet.oracle import alone_ttfts_ms
-from kvmesh_lab.simulator.learned import learned_fleet
 from kvmesh_lab.traces.trace import new_tokens
 
 ROOM: Final = 1.3
@@ -88,8 +88,9 @@ def learn_engine(workload: Workload, policy: str) -> EngineOptions:
     logged, trace = workload.fleet, workload.trace
     assert logged is not None
     course = Course(workload, trace.block_size)
+    many = _most_computed(workload)
 
-    def play(options: FleetOptions) -> tuple[float, float]:
+    def play(options: FleetOptions) -> Times:
         warm_s, _ = course.warm_s([options.engine] * options.engines)
         speedup = 1.0 / workload.share
         fleet = SimulatedFleet(
@@ -100,18 +101,47 @@ def learn_engine(workload: Workload, policy: str) -> EngineOptions:
             speedup=speedup,
         )
         found = [one for one in fleet.run() if one.index in course.counted]
-        ttft, tpot = (_typical(figure_ms(one, name) for one in found) for name in FIGURES[:2])
-        return ttft or 0.0, tpot or 0.0
+        return _usual_times([(one.index, one.ttft_ms, one.mean_itl_ms()) for one in found], many)
 
-    measured = workload.measured()
-    ttft, tpot = (_typical(measured[name]) for name in FIGURES[:2])
-    return learned_fleet(logged.fleet, trace.block_size, (ttft, tpot), play).engine
+    went = [(index, one.ttft_ms, one.tpot_ms) for index, one in workload.went.items()]
+    return learned_fleet(logged.fleet, trace.block_size, _usual_times(went, many), play).engine
 
 
-def _typical(times: Iterable[float | None]) -> float | None:
-    """Return the geometric mean of p50 and p90, both of which a plan is to meet; None of none."""
-    found = distribution(ms for ms in times if ms is not None)
-    return None if found is None else sqrt(found.p50 * found.p90)
+def _most_computed(workload: Workload) -> frozenset[int]:
+    """Return the requests with most tokens to compute, to which half of all of these belong."""
+    computed = {
+        one.index: one.input_tokens - workload.went[one.index].cached_tokens
+        for one in workload.trace.requests
+        if one.index in workload.went
+    }
+    left = sum(computed.values()) / 2.0
+    found: set[int] = set()
+    for index in sorted(computed, key=lambda one: -computed[one]):
+        if left <= 0.0:
+            break
+        left -= computed[index]
+        found.add(index)
+    return frozenset(found)
+
+
+def _usual_times(
+    rows: Sequence[tuple[int, float | None, float | None]], many: frozenset[int]
+) -> Times:
+    """Return the usual times of requests, each with its index, TTFT and time per further token.
+
+    Means, as one percentile may lie where hits end and misses begin, and jump from play to play.
+    """
+    per_token = sorted(tpot for _, _, tpot in rows if tpot)
+    return Times(
+        few=_mean(ttft for index, ttft, _ in rows if index not in many),
+        many=_mean(ttft for index, ttft, _ in rows if index in many),
+        per_token=_mean(per_token[len(per_token) // 2 :]),
+    )
+
+
+def _mean(times: Iterable[float | None]) -> float | None:
+    found = [ms for ms in times if ms]
+    return geometric_mean(found) if found else None
 
 
 def make_plan(

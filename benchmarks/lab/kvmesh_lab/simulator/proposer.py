@@ -19,11 +19,11 @@ from kvmesh.core.insight.weight_search import (
 )
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh_lab.report.outcome import RequestOutcome, distribution
+from kvmesh_lab.simulator.calibration import Times, learned_fleet
 from kvmesh_lab.simulator.comparison import geometric_mean
 from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
 from kvmesh_lab.simulator.fleet.options import FleetOptions
 from kvmesh_lab.simulator.fleet.request import FleetRequest, make_requests
-from kvmesh_lab.simulator.learned import learned_fleet
 from kvmesh_lab.simulator.tuning import TUNED, Search
 from kvmesh_lab.traces.trace import TraceRequest
 
@@ -126,13 +126,13 @@ class Proposer:
 
     def _calibrate(self) -> None:
         task = self._task
-        measured = task.ttft_ms, task.itl_ms
+        measured = Times(task.ttft_ms, task.ttft_ms, task.itl_ms)
         self._fleet = learned_fleet(task.fleet, task.block_tokens, measured, self._medians)
 
-    def _medians(self, fleet: FleetOptions) -> tuple[float, float]:
+    def _medians(self, fleet: FleetOptions) -> Times:
         self._fleet = fleet
         seen = self._play(name_policy(self._task.cost, self._task.present), 1.0)
-        return seen.ttft_ms_p50, seen.itl_ms_p50
+        return Times(seen.ttft_ms_p50, seen.ttft_ms_p50, seen.itl_ms_p50)
 
     def _runs(self, weights: Weighting) -> list[Run]:
         return self._runs_of(name_policy(self._task.cost, dict(sorted(weights.items()))))

@@ -327,7 +327,8 @@ def test_another_policy_than_the_routers_is_noted_where_a_client_named_it(
 def test_another_block_size_is_decided_and_judged_by() -> None:
     routers = Routers()
     before = routers.decided(name="before")
-    ring = routers.dispatch.log.ring = TraceRing(16, window_s=60.0, max_bytes=1 << 20)
+    routers.dispatch.resize(64)
+    ring = routers.dispatch.log.ring = TraceRing(64, window_s=60.0, max_bytes=1 << 20)
 
     routers.dispatch.resize(32)
     larger = [one + 1000 for one in HASHES[:16]]

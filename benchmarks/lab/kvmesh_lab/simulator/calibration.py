@@ -12,8 +12,14 @@ from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, PROFILES, TimingProfile
 from kvmesh_lab.simulator.fleet.options import FleetOptions
 
-CALIBRATIONS: Final = 5
-"""Plays to bring the simulated times near the measured ones."""
+CALIBRATIONS: Final = 8
+"""Plays at most to bring the simulated times near the measured ones."""
+
+CLOSE: Final = 0.06
+"""The sum of all errors at which they are near enough."""
+
+STEP: Final = 0.6
+"""Exponent of a correction: under load times grow faster than the speed falls."""
 
 
 def fleet_options(facts: SimulatedFleetFacts, trace_block: int, decode_ms: float) -> FleetOptions:
@@ -45,32 +51,50 @@ def fleet_options(facts: SimulatedFleetFacts, trace_block: int, decode_ms: float
     )
 
 
+class Times(msgspec.Struct, frozen=True):
+    """Usual times, ms: to the first token of requests with few and with many tokens to compute,
+    and per further token. None: not known.
+    """
+
+    few: float | None
+    many: float | None
+    per_token: float | None
+
+
 def learned_fleet(
     facts: SimulatedFleetFacts,
     trace_block: int,
-    measured: tuple[float | None, float | None],
-    play: Callable[[FleetOptions], tuple[float, float]],
+    measured: Times,
+    play: Callable[[FleetOptions], Times],
 ) -> FleetOptions:
     """Return the fleet whose simulated times come nearest the measured ones: what routers learn of
     an engine's speed holds what prefill and decode cost each other there, too.
 
-    Times are usual ones (medians) of TTFT and per further token, ms; `play` returns those of a
-    fleet. Where none was measured nothing is played.
+    The first two times tell of the fixed time of a prefill and of its time per token; `play`
+    returns those of a fleet. Where none was measured nothing is played.
     """
-    ttft_ms, itl_ms = measured
-    decode_ms = facts.output_token_ms or itl_ms or PROFILES["dynamo"].decode_base
-    fixed_ms = facts.prefill_fixed_ms
+    decode_ms = facts.output_token_ms or measured.per_token or PROFILES["dynamo"].decode_base
     tried = [(math.inf, fleet_options(facts, trace_block, decode_ms))]
-    for _ in range(CALIBRATIONS if ttft_ms or itl_ms else 0):
-        changed = msgspec.structs.replace(facts, prefill_fixed_ms=fixed_ms)
-        options = fleet_options(changed, trace_block, decode_ms)
+    known = measured.few or measured.many or measured.per_token
+    for _ in range(CALIBRATIONS if known else 0):
+        options = fleet_options(facts, trace_block, decode_ms)
         seen = play(options)
-        ttft, itl = _correction(ttft_ms, seen[0]), _correction(itl_ms, seen[1])
-        tried.append((abs(math.log(ttft)) + abs(math.log(itl)), options))
-        fixed_ms, decode_ms = fixed_ms * ttft, decode_ms * itl
+        few = _correction(measured.few, seen.few)
+        many = _correction(measured.many, seen.many)
+        per_token = _correction(measured.per_token, seen.per_token)
+        error = sum(abs(math.log(one)) for one in (few, many, per_token))
+        tried.append((error, options))
+        if error < CLOSE:
+            break
+        facts = msgspec.structs.replace(
+            facts,
+            prefill_fixed_ms=facts.prefill_fixed_ms * few**STEP,
+            prefill_token_ms=facts.prefill_token_ms * many**STEP,
+        )
+        decode_ms *= per_token**STEP
     return min(tried, key=itemgetter(0))[1]
 
 
-def _correction(measured: float | None, simulated: float) -> float:
-    """Return by what to multiply a time for the simulated median to come near the measured one."""
-    return min(2.0, max(0.25, measured / max(simulated, 0.01))) if measured else 1.0
+def _correction(measured: float | None, simulated: float | None) -> float:
+    """Return by what to multiply a time for the simulated one to come near the measured one."""
+    return min(2.0, max(0.25, measured / max(simulated or 0.0, 0.01))) if measured else 1.0
