@@ -75,4 +75,4 @@ def command(options: Annotated[PlanOptions, Flat]) -> None:
     """Say how many engines are enough for a load, and check that against what happened."""
     configure_logging("warning", "auto")
     found = plan(options, Console(), Console(stderr=True))
-    sys.exit(0 if found.answer else 1)
+    sys.exit(0 if found.answer or options.check else 1)
