@@ -99,6 +99,10 @@ COMMANDS = {
         "simulator.command",
         "Play a trace against simulated engines: routing policies side by side.",
     ),
+    "plan": (
+        "plan.command",
+        "Say how many engines hold latency targets under a load, and what one fewer breaks.",
+    ),
     "propose": (
         "simulator.propose",
         "Search weights on a trace from standard input: what a router with --auto-tune runs.",
@@ -118,7 +122,9 @@ COMMANDS = {
 `MODULE:FUNCTION` where the function is not called `command`.
 """
 
-OF_LAB = frozenset({"mocker", "replay", "analyze", "demo", "conformance", "simulate", "propose"})
+OF_LAB = frozenset(
+    {"mocker", "replay", "analyze", "demo", "conformance", "simulate", "plan", "propose"}
+)
 """The commands of the package `kvmesh_lab`; all others are in `kvmesh`."""
 
 GC_WHILE_LOADING = 100_000

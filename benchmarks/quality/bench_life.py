@@ -119,9 +119,16 @@ def seen(summary: RunSummary, slow: float) -> Seen:
 
 
 @contextlib.contextmanager
-def mesh(setting: Setting, block: int, slow: float, folder: Path) -> Iterator[str]:
-    """Start mockers and a router; kill them at the end."""
-    blocks = fleet_of(setting, block).engine.num_gpu_blocks
+def mesh(
+    setting: Setting,
+    block: int,
+    slow: float,
+    folder: Path,
+    blocks: int | None = None,
+    log: Path | None = None,
+) -> Iterator[str]:
+    """Start mockers and a router; write the router's `log` and kill them at the end."""
+    blocks = blocks or fleet_of(setting, block).engine.num_gpu_blocks
     ports = free_ports(3 * setting.engines + 1)
     with contextlib.ExitStack() as stack:
         started: list[Started] = []
@@ -137,12 +144,15 @@ def mesh(setting: Setting, block: int, slow: float, folder: Path) -> Iterator[st
         for one in started:
             one.wait(lambda process: bool(process.ask("/v1/models")))
         arguments = ["kvmesh", "router", "--http-port", str(ports[-1])]
+        arguments += [] if log is None else ["--auto-tune", "propose"]
         for one in started:
             arguments += ["--worker", f"http://127.0.0.1:{one.port}"]
         router = Started(arguments, ports[-1], folder / "router.log")
         stack.callback(router.kill)
         router.wait(lambda process: bool(process.ask("/ready").get("ready")))
         yield f"http://127.0.0.1:{router.port}"
+        if log is not None:
+            log.write_bytes(router.fetch("/admin/trace"))
 
 
 def row(trace: str, live: Seen, virtual: Sequence[Seen]) -> str:

@@ -12,9 +12,17 @@ from kvmesh.app.router.search_child import SearchChild
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.policy_view import TuningRow
 from kvmesh.core.insight.rollout import Rollout
-from kvmesh.core.insight.trace_ring import TraceRing
+from kvmesh.core.insight.trace_ring import TraceRing, TraceRow
 from kvmesh.core.insight.tuner import TunerOptions
-from kvmesh.core.insight.tuning_loop import Around, LoopOptions, Order, Search, TuningLoop
+from kvmesh.core.insight.tuning_loop import (
+    Around,
+    LoopOptions,
+    Order,
+    Search,
+    TuningLoop,
+    log_of,
+)
+from kvmesh.core.insight.weight_search import LoggedFleet
 from kvmesh.errors import KvMeshError
 from kvmesh.lab import require_lab
 from kvmesh.observe import get_logger
@@ -96,6 +104,11 @@ class AutoTuner:
             what = f"auto-tune proposes {status.proposal}"
             return (f"{what}; PUT /admin/policy takes it, /v1/status says why",)
         return ()
+
+    def log(self) -> tuple[list[TraceRow], LoggedFleet]:
+        """Return the requests of the last minutes that are whole, and what served them."""
+        context = self._context
+        return log_of(context.scheduler, self.ring, self._around(), context.clock())
 
     def _around(self) -> Around:
         return around(self._context, self._replicas(), kv_events=self._kv_events)

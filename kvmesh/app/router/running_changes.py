@@ -40,7 +40,6 @@ class RunningChanges:
         self._admission = AdmissionShare(context.gate, router, name, replicas)
         self._limits, self._spec = context.gate.limits, str(self.policies.rollout.spec)
         self._bucket = context.bucket
-        self._clock = context.clock
         self.tuner = make_tuner(settings, context, self.policies.rollout, replicas)
         self._simulated = SimulatedTrial(
             context, self.policies, replicas, kv_events=settings.kv_events
@@ -69,7 +68,7 @@ class RunningChanges:
             tuner = self.tuner
             admin.parts["tuning"] = tuner.view
             admin.warn(tuner.warnings)
-            TracePage(tuner.ring, guard.check, self._clock, self._bucket).mount(routes)
+            TracePage(tuner.ring, tuner.log, guard.check, self._bucket).mount(routes)
         admin.show(POLICIES.of(lambda: policies.rollout), policies.warnings)
         AdmissionAdmin(self._admission, guard).mount(routes)
         PolicyAdmin(policies, guard, self.view_policy).mount(routes)

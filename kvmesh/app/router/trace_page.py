@@ -6,7 +6,8 @@ from itertools import islice
 from typing import Final
 
 from kvmesh.app.front.front import Routes
-from kvmesh.core.insight.trace_ring import TraceRing, mooncake_lines
+from kvmesh.core.insight.trace_ring import TraceRing, TraceRow, mooncake_lines
+from kvmesh.core.insight.weight_search import LoggedFleet
 from kvmesh.transport.http.server.exchange import Exchange
 from kvmesh.transport.http.server.request import Request
 
@@ -17,21 +18,21 @@ LINES_A_TURN: Final = 64
 class TracePage:
     """Answers in slices: a trace may have 100,000 lines. Ids tell nothing of prompts or hashes.
 
-    `check` raises `RequestError` for one who may not have it.
+    `log` returns the requests of `ring` and what served them; `check` raises `RequestError` for one
+    who may not have it.
     """
 
     def __init__(
         self,
         ring: TraceRing,
+        log: Callable[[], tuple[list[TraceRow], LoggedFleet]],
         check: Callable[[Request, str], None],
-        clock: Callable[[], float],
         bucket: str,
     ) -> None:
         self._ring = ring
+        self._log = log
         self._check = check
-        self._clock = clock
-        # Tools read the block size in the name.
-        self._name = f"{bucket}_b{ring.block_tokens}.jsonl"
+        self._bucket = bucket
 
     def mount(self, routes: Routes) -> None:
         """Serve the path."""
@@ -39,12 +40,14 @@ class TracePage:
 
     def _show(self, exchange: Exchange) -> None:
         self._check(exchange.request, PATH)
-        name = self._name.encode("ascii", "replace").replace(b'"', b"?")
+        # Tools read the block size in the name.
+        name = f"{self._bucket}_b{self._ring.block_tokens}.jsonl"
+        quoted = name.encode("ascii", "replace").replace(b'"', b"?")
         exchange.start(
             200,
             (
                 (b"content-type", b"application/jsonl"),
-                (b"content-disposition", b'attachment; filename="%b"' % name),
+                (b"content-disposition", b'attachment; filename="%b"' % quoted),
                 (b"cache-control", b"no-store"),
                 (b"x-request-id", exchange.request_id),
             ),
@@ -58,8 +61,8 @@ class TracePage:
         room = asyncio.Event()
         room.set()
         exchange.on_pause, exchange.on_resume = room.clear, room.set
-        rows, _ = self._ring.sample(0.0, self._clock())
-        lines = mooncake_lines(rows, self._ring.block_tokens)
+        rows, fleet = self._log()
+        lines = mooncake_lines(rows, self._ring.block_tokens, fleet)
         while part := b"".join(islice(lines, LINES_A_TURN)):
             exchange.write(part)
             await asyncio.sleep(0)

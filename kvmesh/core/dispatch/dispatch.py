@@ -96,6 +96,8 @@ class Dispatch:
         self.scheduler.resize(block_size)
         self.predictions.resize(block_size)
         self.turns.chains.block_size = block_size
+        if self.log.ring is not None:
+            self.log.ring.resize(block_size)
 
     def enter(self, request: RouteRequest, visible_id: bytes) -> Dispatched:
         """Take a request in: from now on its answer is expected to be as long as such answers were,

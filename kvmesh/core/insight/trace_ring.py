@@ -10,11 +10,12 @@ import msgspec
 
 from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.insight.prefix_families import PrefixFamilies
+from kvmesh.core.insight.weight_search import LoggedFleet
 
 KEY_TOKENS: Final = 128
 """Tokens between two hashes that are kept of a prompt: what shares less shares nothing."""
 
-ROW_BYTES: Final = 350
+ROW_BYTES: Final = 390
 """What a row takes besides its hashes, as measured."""
 
 SECONDS: Final = 2
@@ -35,9 +36,11 @@ class Traced(msgspec.Struct, frozen=True, gc=False):
 
 
 class TraceRow(msgspec.Struct, frozen=True, gc=False):
-    """One ended request. Times are the caller's, seconds; `ttft_ms` None: no first token was seen.
+    """One ended request. Times are the caller's, seconds; `ttft_ms`, from `at_s` on, None: no first
+    token was seen.
 
-    `itl_ms` is the mean time per further token, None where there was none.
+    `itl_ms` is the mean time per further token, None where there was none. `cached_tokens` of the
+    prompt were reused, by the engine's word, else as predicted.
     """
 
     at_s: float
@@ -48,6 +51,7 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False):
     traced: Traced
     ttft_ms: float | None = None
     itl_ms: float | None = None
+    cached_tokens: int = 0
 
     def beginnings(self) -> list[bytes]:
         """Return the hashes of the prompt's beginnings as keys (`as_key`), shortest first."""
@@ -82,8 +86,7 @@ class TraceRing:
     """
 
     def __init__(self, block_size: int, *, window_s: float, max_bytes: int) -> None:
-        self.stride = max(1, KEY_TOKENS // block_size)
-        self.block_tokens = self.stride * block_size
+        self._size(block_size)
         self._window_s = window_s
         self._max_bytes = max_bytes
         self._families = PrefixFamilies()
@@ -92,6 +95,16 @@ class TraceRing:
         self._level = 0
         self._stricter: deque[tuple[float, int]] = deque(maxlen=MAX_LEVEL)
         self._seconds: dict[int, list[int]] = {}
+
+    def resize(self, block_size: int) -> None:
+        """Keep prompts in blocks of another size from now on; rows of the old size are dropped."""
+        self._size(block_size)
+        self._rows.clear()
+        self._bytes = 0
+
+    def _size(self, block_size: int) -> None:
+        self.stride = max(1, KEY_TOKENS // block_size)
+        self.block_tokens = self.stride * block_size
 
     def take(self, hashes: Sequence[int]) -> Traced | None:
         """Return what is to be kept of a prompt with these block hashes; None: nothing."""
@@ -190,11 +203,15 @@ class TraceRing:
         self._bytes = sum(row.size for row in self._rows)
 
 
-def mooncake_lines(rows: Sequence[TraceRow], block_tokens: int) -> Iterator[bytes]:
+def mooncake_lines(
+    rows: Sequence[TraceRow], block_tokens: int, fleet: LoggedFleet | None = None
+) -> Iterator[bytes]:
     """Yield the rows as lines of a Mooncake trace, with blocks of `block_tokens`, times from 0.
 
     Equal beginnings have equal ids, small numbers that tell nothing of the hashes. The part of a
-    prompt behind its last full block has an id of its own.
+    prompt behind its last full block has an id of its own. Beside the format's own fields, which
+    readers of traces take alone, a line tells how its request went, and the first line of the
+    `fleet` (field `kvmesh`).
     """
     numbers: dict[bytes, int] = {}
     begin_s = rows[0].at_s if rows else 0.0
@@ -204,12 +221,19 @@ def mooncake_lines(rows: Sequence[TraceRow], block_tokens: int) -> Iterator[byte
         if row.prompt_tokens > len(ids) * block_tokens:
             unique -= 1
             ids.append(unique)
-        line = {
+        line: dict[str, object] = {
             "timestamp": round((row.at_s - begin_s) * 1000.0, 3),
             "input_length": row.prompt_tokens,
             "output_length": row.output_tokens,
             "hash_ids": ids,
+            "cached_tokens": row.cached_tokens,
+            "latency_ms": round((row.ended_s - row.at_s) * 1000.0, 3),
         }
+        for name, value in (("ttft_ms", row.ttft_ms), ("tpot_ms", row.itl_ms)):
+            if value is not None:
+                line[name] = round(value, 3)
+        if fleet is not None:
+            line["kvmesh"], fleet = fleet, None
         yield msgspec.json.encode(line) + b"\n"
 
 

@@ -5,7 +5,7 @@ from typing import Final, assert_never
 import msgspec
 
 from kvmesh.core.cost.weights import weights_of
-from kvmesh.core.insight.fleet_facts import fleet_facts, obstacle
+from kvmesh.core.insight.fleet_facts import LEAST_WORKERS, fleet_facts, obstacle, unplayable
 from kvmesh.core.insight.load_character import CHARACTER_ROWS, Character, character_of
 from kvmesh.core.insight.rollout import Rollout
 from kvmesh.core.insight.trace_ring import TraceRing, TraceRow
@@ -18,7 +18,13 @@ from kvmesh.core.insight.tuning_acts import (
     StartShadow,
     StopShadow,
 )
-from kvmesh.core.insight.weight_search import Found, SearchTask, name_policy, quantile
+from kvmesh.core.insight.weight_search import (
+    Found,
+    LoggedFleet,
+    SearchTask,
+    name_policy,
+    quantile,
+)
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.routing.shadow_policy import ShadowPolicies, ShadowReport, parse_shadow
 
@@ -183,6 +189,18 @@ def search_of(
         itl_ms=quantile([row.itl_ms for row in rows if row.itl_ms is not None], 0.5),
     )
     return Search(task, rows)
+
+
+def log_of(
+    scheduler: Scheduler, ring: TraceRing, around: Around, now: float
+) -> tuple[list[TraceRow], LoggedFleet]:
+    """Return all rows that are whole, and what served them. O(rows log rows)."""
+    search = search_of(scheduler, ring, around, 0.0, now)
+    task, mode = search.task, scheduler.options.mode
+    policy = name_policy(task.cost, task.present) if mode == "kv" else mode
+    alone = len(task.fleet.speeds) < LEAST_WORKERS
+    why = "" if alone else unplayable(scheduler, task.cost, now)
+    return search.rows, LoggedFleet(policy, task.share, task.fleet, why)
 
 
 def settled(rows: list[TraceRow], now: float) -> list[TraceRow]:

@@ -57,6 +57,18 @@ class SimulatedFleetFacts(msgspec.Struct, frozen=True):
     max_backlog_ms: float = 0.0
 
 
+class LoggedFleet(msgspec.Struct, frozen=True):
+    """What a log of requests tells of the fleet that served them: the `policy` in force, and which
+    part of all prompt tokens of the bucket the log has, 0 < `share` <= 1. `obstacle` says in words
+    why no simulator can play this fleet; "" when one can.
+    """
+
+    policy: str
+    share: float
+    fleet: SimulatedFleetFacts
+    obstacle: str = ""
+
+
 class SearchTask(msgspec.Struct, frozen=True):
     """Find weights for `cost` on a trace of `block_tokens` a hash id, or judge the policy
     `candidate` where one is named.

@@ -9,8 +9,9 @@ import pytest
 from benchmarks.quality.phases import BLOCK, PHASES, prefill_heavy
 from kvmesh.core.insight.weight_search import Found, SearchTask, SimulatedFleetFacts
 from kvmesh.errors import ConfigError
+from kvmesh_lab.simulator.calibration import fleet_options
 from kvmesh_lab.simulator.propose import propose
-from kvmesh_lab.simulator.proposer import Proposer, fleet_options
+from kvmesh_lab.simulator.proposer import Proposer
 from kvmesh_lab.traces.trace import TraceRequest
 
 FACTS = SimulatedFleetFacts(

@@ -1,7 +1,6 @@
 """Searches weights for a live fleet on its own trace: what a tuning router runs as a child."""
 
 import contextlib
-import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -14,15 +13,13 @@ from kvmesh.core.insight.weight_search import (
     Found,
     Judged,
     SearchTask,
-    SimulatedFleetFacts,
     Weighting,
     name_policy,
     score_of,
 )
 from kvmesh.core.routing.policy import parse_policy
-from kvmesh_lab.mocker.model.options import EngineOptions
-from kvmesh_lab.mocker.model.timing import DYNAMO_CAPACITY_TOKENS, PROFILES, TimingProfile
 from kvmesh_lab.report.outcome import RequestOutcome, distribution
+from kvmesh_lab.simulator.calibration import Times, learned_fleet
 from kvmesh_lab.simulator.comparison import geometric_mean
 from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
 from kvmesh_lab.simulator.fleet.options import FleetOptions
@@ -38,9 +35,6 @@ TRAIN_SHARE: Final = 0.6
 
 LOADS: Final = (0.92, 1.0, 1.08)
 """Played at the present load and a little beside it: what wins at one alone won by chance."""
-
-CALIBRATIONS: Final = 5
-"""Plays to bring the simulated medians near the measured ones."""
 
 EVENTS: Final = 2_000
 LEAST_REQUESTS: Final = 50
@@ -59,35 +53,6 @@ class Run(msgspec.Struct, frozen=True):
     tpot_ms_p90: float
     ttft_ms_p50: float
     itl_ms_p50: float
-
-
-def fleet_options(facts: SimulatedFleetFacts, trace_block: int, decode_ms: float) -> FleetOptions:
-    """Return a fleet as live as can be told; a step that only decodes takes `decode_ms`.
-
-    Assumed: a step grows with the KV cache in use as in Dynamo's polynomials, batches of 256
-    requests and 8,192 tokens, a million KV tokens where an engine does not tell.
-    """
-    shape = PROFILES["dynamo"]
-    scale = decode_ms / shape.decode_base
-    timing = TimingProfile(
-        prefill_base=facts.prefill_fixed_ms,
-        prefill_per_token=facts.prefill_token_ms,
-        decode_base=decode_ms,
-        decode_per_active=shape.decode_per_active * scale,
-        decode_per_active_square=shape.decode_per_active_square * scale,
-    )
-    tokens = facts.blocks * facts.block_size or DYNAMO_CAPACITY_TOKENS
-    engine = EngineOptions(
-        block_size=trace_block, num_gpu_blocks=max(1, tokens // trace_block), timing=timing
-    )
-    return FleetOptions(
-        engines=len(facts.speeds),
-        routers=facts.replicas,
-        engine=engine,
-        speed_ratios=facts.speeds,
-        kv_events=facts.kv_events,
-        max_backlog_ms=facts.max_backlog_ms,
-    )
 
 
 class Proposer:
@@ -113,11 +78,7 @@ class Proposer:
         self._speedup = 1.0 / task.share
         self._trials = 0
         self._played: dict[str, list[Run]] = {}
-        self._fleet = fleet_options(
-            task.fleet,
-            task.block_tokens,
-            task.fleet.output_token_ms or PROFILES["dynamo"].decode_base,
-        )
+        self._fleet = FleetOptions()
 
     def run(self) -> Found:
         """Return the best weights, or the candidate's, judged with the default and the present."""
@@ -164,26 +125,14 @@ class Proposer:
         return min(best, key=lambda one: one[0])[1]
 
     def _calibrate(self) -> None:
-        """Make the simulated medians the measured ones: what routers learn of an engine's speed
-        holds what prefill and decode cost each other there, too.
-        """
-        task, facts = self._task, self._task.fleet
-        decode_ms = facts.output_token_ms or task.itl_ms or PROFILES["dynamo"].decode_base
-        fixed_ms = facts.prefill_fixed_ms
-        closest = (math.inf, self._fleet)
-        if not (task.ttft_ms or task.itl_ms):
-            return
-        for _ in range(CALIBRATIONS):
-            changed = msgspec.structs.replace(facts, prefill_fixed_ms=fixed_ms)
-            self._fleet = fleet_options(changed, task.block_tokens, decode_ms)
-            seen = self._play(name_policy(task.cost, task.present), 1.0)
-            ttft = _correction(task.ttft_ms, seen.ttft_ms_p50)
-            itl = _correction(task.itl_ms, seen.itl_ms_p50)
-            closest = min(
-                closest, (abs(math.log(ttft)) + abs(math.log(itl)), self._fleet), key=_error
-            )
-            fixed_ms, decode_ms = fixed_ms * ttft, decode_ms * itl
-        self._fleet = closest[1]
+        task = self._task
+        measured = Times(task.ttft_ms, task.ttft_ms, task.itl_ms)
+        self._fleet = learned_fleet(task.fleet, task.block_tokens, measured, self._medians)
+
+    def _medians(self, fleet: FleetOptions) -> Times:
+        self._fleet = fleet
+        seen = self._play(name_policy(self._task.cost, self._task.present), 1.0)
+        return Times(seen.ttft_ms_p50, seen.ttft_ms_p50, seen.itl_ms_p50)
 
     def _runs(self, weights: Weighting) -> list[Run]:
         return self._runs_of(name_policy(self._task.cost, dict(sorted(weights.items()))))
@@ -229,15 +178,6 @@ def p90_times(outcomes: Sequence[RequestOutcome]) -> tuple[float, float]:
     ttft = distribution(one.ttft_ms for one in outcomes if one.ttft_ms is not None)
     tpot = distribution(mean for one in outcomes if (mean := one.mean_itl_ms()) is not None)
     return ttft.p90 if ttft else 0.0, tpot.p90 if tpot else 0.0
-
-
-def _correction(measured: float | None, simulated: float) -> float:
-    """Return by what to multiply a time for the simulated median to come near the measured one."""
-    return min(2.0, max(0.25, measured / max(simulated, 0.01))) if measured else 1.0
-
-
-def _error(tried: tuple[float, FleetOptions]) -> float:
-    return tried[0]
 
 
 def _between(outcomes: Sequence[RequestOutcome], begin: float, end: float) -> list[RequestOutcome]:

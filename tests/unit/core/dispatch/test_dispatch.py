@@ -22,6 +22,7 @@ from kvmesh.core.insight.decision_log import DecisionLog
 from kvmesh.core.insight.decision_record import State
 from kvmesh.core.insight.policy_spec import PolicySpec
 from kvmesh.core.insight.predictions import AccessReport, Distrust
+from kvmesh.core.insight.trace_ring import TraceRing
 from kvmesh.core.members.loads import PRIOR_MS_PER_TOKEN, new_sequences
 from kvmesh.core.members.membership import Membership
 from kvmesh.core.members.outcomes import SERVED, UNKNOWN, failed_attempt
@@ -326,6 +327,8 @@ def test_another_policy_than_the_routers_is_noted_where_a_client_named_it(
 def test_another_block_size_is_decided_and_judged_by() -> None:
     routers = Routers()
     before = routers.decided(name="before")
+    routers.dispatch.resize(64)
+    ring = routers.dispatch.log.ring = TraceRing(64, window_s=60.0, max_bytes=1 << 20)
 
     routers.dispatch.resize(32)
     larger = [one + 1000 for one in HASHES[:16]]
@@ -338,6 +341,7 @@ def test_another_block_size_is_decided_and_judged_by() -> None:
 
     assert isinstance(decision, Placed)
     assert (decision.record.overlap_blocks, decision.record.block_size) == (8, 32)
+    assert (ring.stride, ring.block_tokens) == (4, 128)
     assert routers.dispatch.predictions.report(W1).hits == 2
     assert (routers.dispatch.tokens.predicted, routers.dispatch.tokens.cached) == (384, 384)
 

@@ -14,6 +14,7 @@ from kvmesh.core.insight.trace_ring import (
     TraceRow,
     mooncake_lines,
 )
+from kvmesh.core.insight.weight_search import LoggedFleet, SimulatedFleetFacts
 from kvmesh_lab.traces.trace import (
     check_block_size,
     infer_block_size,
@@ -44,6 +45,19 @@ def test_a_hash_is_kept_for_every_128_tokens() -> None:
     assert held.block_tokens == 128
     assert kept is not None
     assert row(0.0, kept).beginnings() == [as_key(107), as_key(115)]
+
+
+def test_engines_of_another_block_size_begin_a_new_trace() -> None:
+    held = ring(block_size=16)
+    held.add(row(0.0, traced(1, 2)), 0.0)
+
+    held.resize(512)
+
+    assert (held.stride, held.block_tokens) == (1, 512)
+    assert (held.sample(0.0, 1.0)[0], held.statistics().bytes) == ([], 0)
+    kept = held.take(range(4))
+    assert kept is not None
+    assert row(0.0, kept).beginnings() == [as_key(number) for number in range(4)]
 
 
 def test_rows_are_forgotten_after_the_window() -> None:
@@ -147,11 +161,30 @@ def test_the_trace_is_one_that_all_tools_read() -> None:
         "input_length": 300,
         "output_length": 10,
         "hash_ids": [1, 2, -1],
+        "cached_tokens": 0,
+        "latency_ms": 0.0,
     }
     assert [one.timestamp_ms for one in parsed] == [0.0, 500.0, 1000.0]
     assert (parsed[1].block_ids, infer_block_size(parsed, "test")) == ((1, 2, 3), 128)
     check_block_size(parsed, 128, "test")
     assert infinite_cache_hit_rate(parsed, 128) == pytest.approx(256 / 724)
+
+
+def test_a_line_tells_how_its_request_went_and_the_first_one_of_the_fleet() -> None:
+    facts = SimulatedFleetFacts((1.0, 0.5), 16, 16.0, 0.02)
+    fleet = LoggedFleet("kv:predicted-time", 0.5, facts)
+    rows = [
+        TraceRow(10.0, 12.5, 300, 10, W, traced(1), 500.0004, 222.2222, 256),
+        TraceRow(11.0, 12.0, 300, 1, W, traced(1), 250.0),
+    ]
+
+    first, second = map(msgspec.json.decode, mooncake_lines(rows, 128, fleet))
+
+    assert msgspec.convert(first["kvmesh"], LoggedFleet) == fleet
+    went = ("cached_tokens", "latency_ms", "ttft_ms", "tpot_ms")
+    assert [first[name] for name in went] == [256, 2500.0, 500.0, 222.222]
+    assert [second.get(name) for name in went] == [0, 1000.0, 250.0, None]
+    assert "kvmesh" not in second
 
 
 def test_the_share_is_of_requests_that_began_since_not_of_those_that_ended() -> None:

@@ -1,5 +1,6 @@
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvmesh.core.blocks.hashing import BlockHashes, as_key
@@ -26,8 +27,14 @@ def play(
     status: int = 200,
     usage: Usage | None = None,
     first: bool = True,
+    overlap: int = 0,
 ) -> Any:
-    record = decided(log, b"a", decide(prompt=HASHES), HASHES, 10.0)
+    decision = decide(prompt=HASHES)
+    chosen = msgspec.structs.replace(decision.chosen, overlap_blocks=overlap)
+    decision = msgspec.structs.replace(
+        decision, candidates=(chosen,), chosen=chosen, overlap_blocks=overlap
+    )
+    record = decided(log, b"a", decision, HASHES, 10.0)
     if first:
         ring_of(log).first_token(record, 10.5)
     record.output_tokens = 5
@@ -51,7 +58,7 @@ def test_a_request_that_ended_is_a_row_of_the_trace() -> None:
     assert (row.at_s, row.prompt_tokens, row.output_tokens) == (8.0, 320, 21)
     assert row.worker == record.decision.worker
     assert row.beginnings() == [as_key(HASHES.upto(20)[at]) for at in (7, 15)]
-    assert row.ttft_ms == pytest.approx(500.0)
+    assert row.ttft_ms == pytest.approx(2500.0), "from its arrival on, as at_s"
     assert row.itl_ms == pytest.approx(100.0)
 
 
@@ -62,6 +69,26 @@ def test_what_was_counted_is_taken_where_the_engine_reports_nothing() -> None:
     log.settle()
 
     assert [row.output_tokens for row in rows(ring)] == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("usage", "cached"),
+    [
+        (None, 32),
+        (Usage(320, 5), 32),
+        (Usage(320, 5, 0), 0),
+        (Usage(320, 5, 96), 96),
+        (Usage(320, 5, 9999), 320),
+    ],
+)
+def test_what_was_cached_is_by_the_engines_word_else_as_predicted(
+    usage: Usage | None, cached: int
+) -> None:
+    log, ring = traced_log()
+    play(log, usage=usage, overlap=2)
+    log.settle()
+
+    assert [row.cached_tokens for row in rows(ring)] == [cached]
 
 
 def test_an_answer_without_tokens_has_one_and_no_time_between() -> None:

@@ -15,6 +15,7 @@ from kvmesh.core.insight.tuning_loop import (
     LoopOptions,
     Search,
     TuningLoop,
+    log_of,
     settled,
 )
 from kvmesh.core.insight.weight_search import Found, Judged
@@ -112,6 +113,30 @@ def test_a_search_is_told_all_that_is_known() -> None:
     )
     assert (task.block_tokens, task.requests) == (128, LoopOptions().search_requests)
     assert 690 <= len(order.rows) < 700
+
+
+def test_a_log_tells_what_served_its_requests() -> None:
+    world = World()
+    world.play(20)
+
+    rows, fleet = log_of(world.scheduler, world.ring, Around(replicas=2), world.now)
+
+    assert 15 <= len(rows) <= 20
+    assert (fleet.policy, fleet.share) == ("kv:prefill-decode:overlap_score_weight=1", 0.5)
+    assert (len(fleet.fleet.speeds), fleet.fleet.blocks, fleet.obstacle) == (2, 1000, "")
+
+
+def test_a_log_tells_why_its_fleet_cannot_be_played() -> None:
+    round_robin = RouterOptions(mode="round-robin", block_size=16)
+    mixed = scheduler(WorkerInfo(models=("a",)), WorkerInfo(models=("b",)), options=round_robin)
+    alone = scheduler(WorkerInfo(), options=OPTIONS)
+
+    _, fleet = log_of(mixed, World().ring, AROUND, BEGIN)
+    _, single = log_of(alone, World().ring, AROUND, BEGIN)
+
+    assert fleet.policy == "round-robin"
+    assert fleet.obstacle == "workers serve different models, which is not simulated"
+    assert (len(single.fleet.speeds), single.obstacle) == (1, "")
 
 
 def test_found_weights_are_shadowed_then_proposed() -> None:

@@ -1,4 +1,5 @@
 import random
+from collections import Counter
 
 import msgspec
 import pytest
@@ -327,3 +328,16 @@ def test_a_request_that_is_none_of_the_trace_is_sent_when_told() -> None:
 
     (outcome,) = fleet.outcomes
     assert (outcome.sent_ms, outcome.output_tokens) == (3000.0, 4)
+
+
+def test_engines_of_two_kinds_have_their_own_caches_and_speeds() -> None:
+    slow = EngineOptions(block_size=BLOCK_SIZE, num_gpu_blocks=512, speedup_ratio=0.25)
+    quick = EngineOptions(block_size=BLOCK_SIZE, num_gpu_blocks=4096)
+    options = FleetOptions(engines=2, engine=slow, kinds=(slow, quick))
+    played = fleet(families(200), options=options)
+
+    outcomes = played.run()
+
+    assert [one.model.options for one in played.engines] == [slow, quick]
+    taken = Counter(one.worker for one in outcomes)
+    assert taken["worker-1"] > taken["worker-0"] > 0

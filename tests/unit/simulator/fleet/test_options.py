@@ -4,6 +4,7 @@ from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.core.cost.own_function import own_cost
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.errors import ConfigError
+from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.simulator.fleet.options import FleetOptions
 
 
@@ -57,6 +58,10 @@ def test_fleets_that_cannot_be_are_refused() -> None:
         FleetOptions(retries=-1)
     with pytest.raises(ConfigError, match="client_timeout_s is 0"):
         FleetOptions(client_timeout_s=0)
+    with pytest.raises(ConfigError, match="kinds has 1 of 2 engines"):
+        FleetOptions(engines=2, kinds=(EngineOptions(),))
+    with pytest.raises(ConfigError, match="kinds has engines of other block sizes"):
+        FleetOptions(engines=1, kinds=(EngineOptions(block_size=64),))
 
 
 def test_a_policy_may_name_a_formula_of_a_file_that_was_loaded() -> None:

@@ -202,13 +202,12 @@ def make_engines(options: FleetOptions, *, strides: bool) -> tuple[FleetEngine, 
     """Return the fleet's engines, each at its speed, named in their order."""
     width = len(str(options.engines - 1))
     ratios = islice(cycle(options.speed_ratios), options.engines)
+    kinds = options.kinds or (options.engine,) * options.engines
     return tuple(
         FleetEngine(
             WorkerId(f"worker-{number:0{width}d}"),
-            msgspec.structs.replace(
-                options.engine, speedup_ratio=options.engine.speedup_ratio * ratio
-            ),
+            msgspec.structs.replace(kind, speedup_ratio=kind.speedup_ratio * ratio),
             strides=strides,
         )
-        for number, ratio in enumerate(ratios)
+        for number, (kind, ratio) in enumerate(zip(kinds, ratios, strict=True))
     )

@@ -46,7 +46,8 @@ class PeerOptions(msgspec.Struct, frozen=True):
 class FleetOptions(msgspec.Struct, frozen=True):
     """Engines and router replicas, and how late one hears of the other. Times are seconds.
 
-    Engine i runs at `speed_ratios[i % len]` times the profile's speed. KV events reach the routers
+    Engine i runs at `speed_ratios[i % len]` times the profile's speed; where `kinds` has one for
+    each of them, they are as these say in place of `engine`. KV events reach the routers
     `event_delay_s` after the step they belong to, bookings the other replicas after `sync_delay_s`,
     load reports come each `report_interval_s`. Without `kv_events` routers know only what they
     sent. Above a predicted backlog of `max_backlog_ms` (0: never) routers hold requests, ordered by
@@ -75,6 +76,7 @@ class FleetOptions(msgspec.Struct, frozen=True):
     engines: int = 8
     routers: int = 1
     engine: EngineOptions = EngineOptions()
+    kinds: tuple[EngineOptions, ...] = ()
     speed_ratios: tuple[float, ...] = (1.0,)
     event_delay_s: float = 0.005
     sync_delay_s: float = 0.005
@@ -129,5 +131,9 @@ class FleetOptions(msgspec.Struct, frozen=True):
             )
         if self.split_share is not None and not 0.0 <= self.split_share <= 1.0:
             raise ConfigError(f"split_share is {self.split_share}: it must be 0 to 1")
+        if self.kinds and len(self.kinds) != self.engines:
+            raise ConfigError(f"kinds has {len(self.kinds)} of {self.engines} engines: name each")
+        if {one.block_size for one in self.kinds} - {self.engine.block_size}:
+            raise ConfigError("kinds has engines of other block sizes: the fleet has one")
         if not self.speed_ratios:
             raise ConfigError("speed_ratios is empty: name at least one")
