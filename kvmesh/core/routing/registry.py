@@ -49,8 +49,8 @@ class WorkerRegistry:
     can fetch from each other's caches; `guard` judges the URLs that workers name; `adapters` knows
     which LoRA adapters engines hold ready; `own_tokens` has their block sizes where those are not
     the router's. `sizes` tells how many blocks workers have cached, `bound` is told how many
-    prompts, 0: any number, and blocks they keep. `panic`: nobody is known to be well, requests go to those who may be. `met_any`: some
-    worker has been known; while it is not `settled` others may only not be heard of yet.
+    prompts, 0: any number, and blocks they keep. `panic`: nobody is known to be well, requests go
+    to those who may be. `met_any`: some worker has been known; until `settled` others may come.
     """
 
     def __init__(
