@@ -188,6 +188,14 @@ class Bookkeeper:
         share = min(1.0, lost / max(1, agent.prompt_tokens))
         self.lost_share += (share - self.lost_share) * LOSS_WEIGHT
 
+    def is_gone(self, agent: Agent) -> bool:
+        """Return whether turns wrote a whole cache since an agent's last one there."""
+        worker = agent.worker
+        if worker is None or worker != agent.prompt_worker:
+            return False
+        written = self._written.get(worker, 0) - agent.written_tokens
+        return 0 < self._fleet.capacity_tokens(worker) <= written
+
     def removed(self, worker: WorkerId) -> None:
         """Note that a worker left, and the caches there with it."""
         for agent in self._seats.leave(worker):
