@@ -240,16 +240,22 @@ class Governor(Bookkeeper):
         among: Collection[WorkerId] | None = None,
     ) -> Grant:
         """Return a grant with what a token computed anew counts for now. What an agent lost as a
-        whole is computed where the least is reserved for others, which that would evict.
+        whole is computed where others' contexts are the least, which that would evict.
         """
         if self.lost_share * LOSS_PRICE < 1.0:
             return grant
         workers = grant.workers
-        if workers is None and agent is not None and self.is_gone(agent):
-            workers = self._seats.emptiest(
-                agent, self._fleet.workers(now) if among is None else among
-            )
+        if workers is None and agent is not None and self._is_gone(agent):
+            workers = self.emptiest(agent, now, among)
         return Grant(workers, MOST_PREFILL)
+
+    def _is_gone(self, agent: Agent) -> bool:
+        """Return whether turns wrote a whole cache since an agent's last one there."""
+        worker = agent.prompt_worker
+        if worker is None or worker != agent.worker:
+            return False
+        written = self._written.get(worker, 0) - agent.written_tokens
+        return 0 < self._fleet.capacity_tokens(worker) <= written
 
     def _find_place(
         self, agent: Agent, now: float, among: Collection[WorkerId] | None = None

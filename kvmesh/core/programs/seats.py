@@ -1,9 +1,8 @@
 """Who has its context reserved at which worker, and who comes first where they do not all fit."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
-from typing import Final
 
 import msgspec
 
@@ -15,10 +14,6 @@ Rank = tuple[Standing, float, str]
 """Class, when its program began, key: the least comes first. Only a better class takes the place of
 others; within one the older keep theirs.
 """
-
-
-LITTLE: Final = 0.3
-"""Caches in which reserved tokens differ by so much of a context are equally full."""
 
 
 class _Cache(msgspec.Struct, eq=False):
@@ -155,22 +150,6 @@ class Seats:
         """Return the tokens reserved at a worker."""
         cache = self._caches.get(worker)
         return 0 if cache is None else cache.tokens
-
-    def emptiest(self, agent: Agent, workers: Collection[WorkerId]) -> frozenset[WorkerId] | None:
-        """Return where the smallest shares of caches are reserved for others than an agent: all
-        that differ by `LITTLE` of its context at most; None where nobody knows a cache's size.
-        """
-        seat, shares, most = self._seats.get(agent.key), dict[WorkerId, float](), inf
-        for worker in workers:
-            holds = self._capacity(worker)
-            if not holds:
-                return None
-            others = self.tokens_at(worker)
-            if seat is not None and seat.worker == worker:
-                others -= seat.tokens
-            shares[worker] = others / holds
-            most = min(most, (others + LITTLE * agent.tokens) / holds)
-        return frozenset(worker for worker, share in shares.items() if share <= most)
 
     def running_at(self, worker: WorkerId) -> int:
         """Return the tokens of those reserved there whose turns are taken now. O(agents there)."""
