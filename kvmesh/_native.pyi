@@ -1473,14 +1473,16 @@ class MessageFold:
         strangers: dict[WorkerId, float],
         out: set[str],
         distrusted: set[WorkerId],
+        late: dict[WorkerId, int],
         ttls: tuple[float, float],
         has_index: bool,
         limits: tuple[int, int],
     ) -> Self:
         """Make one of parts that others look at, too. Raises `TypeError` where `hints` is no graded
-        `Approx`, or `members` no dict.
+        `Approx`, or `members` or `late` no dict.
 
-        `out` are the workers that something speaks against, `ttls` the seconds for which a prompt
+        `out` are the workers that something speaks against, `late` those of
+        `core.members.late_prompts`, `ttls` the seconds for which a prompt
         is believed cached where events tell what is, and where not, `limits` the most bookings of
         one peer, and of all.
         """
@@ -2008,8 +2010,8 @@ class Decider:
         routed: object | None,
         index: object | None,
         late: object,
-        late_workers: set[WorkerId],
-        late_waiting: dict[WorkerId, dict[str, Booking]],
+        late_workers: dict[WorkerId, int],
+        late_waiting: dict[WorkerId, dict[str, tuple[Booking, int]]],
         smallest_tree_ties: bool,
         predict_ttl_s: float,
         approx_ttl_s: float,

@@ -5,8 +5,10 @@
 
 Every policy gets the same sessions. Made sessions are like those of mini-swe-agent: prompts that
 grow by some hundred tokens a turn, pauses of about a second, open loop; beside them, in the cell
-mixed, chats of no program. With --trace recorded ones are played, too: a number of programs at a
-time, pauses as recorded. No router is told how long an answer will be, or which turn is the last.
+mixed, chats of no program. In the cell aiperf it plays the agents of `bench_agentx`, 24 at a time,
+on four engines at a quarter of their speed. With --trace recorded ones are played, too: a number of
+programs at a time, pauses as recorded. No router is told how long an answer will be, or which turn
+is the last.
 `infinite` are engines that evict nothing. With --page the part of that file behind "## Measured" is
 written anew.
 """
@@ -21,7 +23,8 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.programs.thunder import ThunderAgent
+from benchmarks.programs.thunder import Homes, ThunderAgent
+from benchmarks.programs.weka import BLOCK, make_agents
 from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh_lab.mocker.model.options import EngineOptions
@@ -42,6 +45,7 @@ MEASURED: Final = "## Measured\n"
 SYSTEM_TOKENS: Final = 1800
 INFINITE: Final = 1 << 27
 THUNDER: Final = "ThunderAgent"
+HOMES: Final = "each at home"
 POLICIES: Final = (
     "kv",
     "kv:lmetric",
@@ -49,6 +53,7 @@ POLICIES: Final = (
     "kv:sglang",
     "kv:overlap-load",
     THUNDER,
+    HOMES,
     "kv, turns",
     "infinite",
 )
@@ -69,9 +74,10 @@ class Cell(msgspec.Struct, frozen=True):
     profile: str = "preble-70b"
     block: int = 128
     chats_s: float = 0.0
+    speed: float = 1.0
 
 
-CELLS: Final = {
+CELLS: Final[dict[str, Cell]] = {
     "small": Cell("70B, 4 x 131k, made", 4, 131_072, 110, 2.0),
     "wide": Cell("70B, 8 x 131k, made", 8, 131_072, 200, 1.0),
     "mixed": Cell("70B, 4 x 131k, made, and 10 chats/s", 4, 131_072, 110, 1.0, chats_s=10.0),
@@ -82,6 +88,8 @@ CELLS: Final = {
     "1M/16": Cell("70B, 2 x 1M, 16 live an engine", 2, 1 << 20, 60, live=32, block=2048),
     "3M/8": Cell("70B, 2 x 3M, 8 live an engine", 2, 3 << 20, 40, live=16, block=2048),
 }
+AIPERF: Final = "aiperf"
+CELLS[AIPERF] = Cell("aiperf's agents", 4, 12_288, 64, 0.0, 24, "dynamo", BLOCK, speed=0.25)
 RECORDED: Final = ("1M/8", "1M/16", "3M/8")
 SKIPPED: Final = (0, 10, 20, 40, 75)
 """What is played of a recorded trace: the programs behind so many."""
@@ -142,9 +150,10 @@ def play(cell: Cell, requests: Sequence[TraceRequest], policy: str, routers: int
         block_size=cell.block,
         num_gpu_blocks=tokens // cell.block + 1,
         timing=PROFILES[cell.profile],
+        speedup_ratio=cell.speed,
     )
     turns = GovernorOptions() if policy.endswith("turns") else None
-    by = "kv" if policy in ("kv, turns", "infinite", THUNDER) else policy
+    by = "kv" if policy in ("kv, turns", "infinite", THUNDER, HOMES) else policy
     fleet = SimulatedFleet(
         FleetOptions(
             engines=cell.engines,
@@ -159,9 +168,10 @@ def play(cell: Cell, requests: Sequence[TraceRequest], policy: str, routers: int
         random.Random(0),
         live=cell.live,
     )
-    if policy == THUNDER:
+    rule = {THUNDER: ThunderAgent, HOMES: Homes}.get(policy)
+    if rule is not None:
         for router in fleet.routers:
-            router.govern(GovernorOptions(), ThunderAgent)
+            router.govern(GovernorOptions(), rule)
     outcomes = [one for one in fleet.run() if one.ttft_ms is not None and not one.error]
     waits: dict[str, float] = {}
     for one in outcomes:
@@ -261,9 +271,11 @@ def main(argv: Sequence[str] | None = None) -> None:
                 seeds.append(list(requests_of(sessions, cell.block)))
         else:
             for seed in map(int, options.seeds.split(",")):
-                requests = list(
-                    requests_of(make_sessions(cell.sessions, cell.gap_s, seed), cell.block)
-                )
+                if name == AIPERF:
+                    made = make_agents(cell.sessions, 20, seed)
+                else:
+                    made = make_sessions(cell.sessions, cell.gap_s, seed)
+                requests = list(requests_of(made, cell.block))
                 if cell.chats_s:
                     last_s = max(one.timestamp_ms for one in requests) / 1000.0 + 120.0
                     requests += make_chats(cell.chats_s, last_s, len(requests), cell.block)

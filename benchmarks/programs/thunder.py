@@ -1,12 +1,13 @@
-"""ThunderAgent's rule for turns of programs, as a rival of the governor.
+"""Rules for turns of programs, as rivals of the governor: agents that never move, as cache-aware
+routers have them, and ThunderAgent's.
 
-From its paper (arXiv 2602.13692) and wiki/Scheduler.md of its source at 260e2277, defaults: every
-5 s first resume, then pause. A program is charged its whole context and 100 tokens, while it acts,
-too. Where an engine is over its cache, programs that act are paused, the smallest first, then those
-that compute are marked, which pauses them when they have answered. Paused ones are resumed while
-they fit: those with a request first, then new ones, then those that act, the smallest first; of
-those that fit the largest is placed first, where most is free. Who waits for 30 minutes goes
-anyway. Its `shared_tokens` are 0, as in its source, where nothing updates them.
+ThunderAgent's is from its paper (arXiv 2602.13692) and wiki/Scheduler.md of its source at 260e2277,
+defaults: every 5 s first resume, then pause. A program is charged its whole context and 100 tokens,
+while it acts, too. Where an engine is over its cache, programs that act are paused, the smallest
+first, then those that compute are marked, which pauses them when they have answered. Paused ones
+are resumed while they fit: those with a request first, then new ones, then those that act, the
+smallest first; of those that fit the largest is placed first, where most is free. Who waits for 30
+minutes goes anyway. Its `shared_tokens` are 0, as in its source, where nothing updates them.
 """
 
 from collections.abc import Collection
@@ -23,6 +24,8 @@ from kvmesh.core.programs.turn import Grant, Turn, TurnEnd
 TICK_S: Final = 5.0
 BUFFER_TOKENS: Final = 100
 MOST_WAIT_S: Final = 1800.0
+LIVE_S: Final = 12.0
+"""An agent that asked nothing for so long is no longer live."""
 
 
 class _Program(msgspec.Struct, eq=False):
@@ -48,6 +51,29 @@ class _Program(msgspec.Struct, eq=False):
     def is_late(self, now: float) -> bool:
         """Return whether it goes though it does not fit."""
         return self.turn is not None and now - self.since_s >= MOST_WAIT_S
+
+
+class Homes(Governor):
+    """Keeps each agent where the fewest tokens of live ones were when it came."""
+
+    def __init__(self, options: GovernorOptions, fleet: Fleet) -> None:
+        super().__init__(options, fleet)
+        self._at: dict[str, tuple[WorkerId, float, int]] = {}
+
+    def ask(
+        self, turn: Turn, now: float, among: Collection[WorkerId] | None = None
+    ) -> Grant | None:
+        """Return the agent's engine."""
+        del among
+        if turn.agent in self._at:
+            home = self._at[turn.agent][0]
+        else:
+            tokens = dict.fromkeys(self._fleet.workers(now), 0)
+            for worker, asked_s, length in self._at.values():
+                tokens[worker] += length * (now - asked_s < LIVE_S)
+            home = min(tokens, key=tokens.__getitem__)
+        self._at[turn.agent] = home, now, turn.prompt_tokens
+        return Grant(frozenset((home,)))
 
 
 class ThunderAgent(Governor):

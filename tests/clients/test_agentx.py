@@ -12,9 +12,12 @@ pytestmark = [pytest.mark.clients, pytest.mark.timeout(3600)]
 
 READ = "read / theoretical"
 TTFT = "TTFT p90 ms"
-PRESSED_SHARE = 0.85
-"""Of the best peer's cache read, .87 to .95 of which was measured: peers never move a session, and
-are late where that waits.
+PRESSED_SHARE = 1.0
+"""Of the best peer's cache read: peers never move a session, and are late where that waits."""
+
+NOISE = 0.1
+"""Runs of a door differ by so much of what they read: two of one build had .90 and .97 of the best
+peer's, twelve seeds in the simulator (benchmarks/programs) as much as agents that never move.
 """
 
 
@@ -45,10 +48,12 @@ def test_with_ample_caches_nearly_all_is_read_that_could_be() -> None:
     assert min(medians(found["ours"], READ)) >= 0.95
 
 
-def test_under_pressure_little_less_is_read_than_by_the_best_peer_and_sooner_answered() -> None:
+def test_under_pressure_as_much_is_read_as_by_the_best_peer_and_sooner_answered() -> None:
     found = judged(PRESSED)
     if not found["peers"].samples:
         pytest.skip("no peer is installed: make .venv/.peers")
 
-    assert min(medians(found["ours"], READ)) >= PRESSED_SHARE * max(medians(found["peers"], READ))
+    assert min(medians(found["ours"], READ)) >= (PRESSED_SHARE - NOISE) * max(
+        medians(found["peers"], READ)
+    )
     assert max(medians(found["ours"], TTFT)) <= min(medians(found["peers"], TTFT))

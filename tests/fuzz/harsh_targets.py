@@ -294,6 +294,7 @@ def _message_fold(twin: Replica, **other: object) -> Any:
         "strangers": {},
         "out": membership.health.out,
         "distrusted": set(),
+        "late": {},
         "ttls": (1.0, 1.0),
         "has_index": False,
         "limits": (10, 10),

@@ -307,6 +307,10 @@ class Dispatch:
         if placed.teaches:
             counted, output = usage.prompt_tokens, usage.completion_tokens
             self._decider.learn(placed, counted, usage.cached_tokens, output, now)
+        if usage.prompt_tokens == placed.prompt_tokens:
+            cached = usage.cached_tokens // record.block_size
+            predicted, told = record.overlap_blocks, record.told_blocks
+            self.scheduler.late.judge(record.worker, predicted, told, cached)
         answer = AnswerSeen(
             prompt=placed.prompt_tokens,
             counted=usage.prompt_tokens,

@@ -3,6 +3,7 @@
 No rule stands here: who waits says `governor`, from what is noted here.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from copy import copy
 from math import inf
@@ -58,6 +59,13 @@ evict: a prompt that is computed again after less does not go on from the one be
 """
 
 
+LITTLE: Final = 0.3
+COUNTED_S: Final = 1.0
+"""Contexts at workers are equally many where they differ by so much of one; all are counted anew so
+often.
+"""
+
+
 class Fleet(Protocol):
     """What is asked of routing."""
 
@@ -106,6 +114,8 @@ class Bookkeeper:
         self.lost_tokens = 0
         self.lost_share = 0.0
         self._written: dict[WorkerId, int] = {}
+        self._homes: Counter[WorkerId | None] = Counter()
+        self._counted_s = -inf
         self._pace = Pace()
         self._pauses = PauseModel()
         self._unread: list[tuple[Client, Stop, str, int, float, float, float]] = []
@@ -127,8 +137,10 @@ class Bookkeeper:
             return
         agent.running += 1
         agent.turns += 1
+        self._homes[agent.worker] -= agent.tokens
         agent.tokens = max(agent.tokens, turn.prompt_tokens)
         agent.worker = worker
+        self._homes[worker] += agent.tokens
         agent.phase, agent.since_s = "running", now
         agent.seated = self._seats.take(agent, inf)
         self.measure_others(now)  # not before: what this turn holds is booked already
@@ -188,6 +200,25 @@ class Bookkeeper:
         share = min(1.0, lost / max(1, agent.prompt_tokens))
         self.lost_share += (share - self.lost_share) * LOSS_WEIGHT
 
+    def emptiest(
+        self, agent: Agent, now: float, among: Collection[WorkerId] | None
+    ) -> frozenset[WorkerId] | None:
+        """Return at which workers others' contexts are the least share of the cache, all that
+        differ little; None where its size is not known. O(workers), O(agents) once a second.
+        """
+        if now - self._counted_s > COUNTED_S:
+            self._counted_s, self._homes = now, Counter()
+            for one in self.table.agents.values():
+                self._homes[one.worker] += one.tokens * (one.phase != "ended")
+        shares, most = dict[WorkerId, float](), inf
+        for worker in self._fleet.workers(now) if among is None else among:
+            if not (holds := self._limit(worker)):
+                return None
+            others = self._homes[worker] - agent.tokens * (agent.worker == worker)
+            shares[worker] = others / holds
+            most = min(most, (others + LITTLE * agent.tokens) / holds)
+        return frozenset(worker for worker, share in shares.items() if share <= most)
+
     def removed(self, worker: WorkerId) -> None:
         """Note that a worker left, and the caches there with it."""
         for agent in self._seats.leave(worker):
@@ -195,6 +226,7 @@ class Bookkeeper:
             self._publish(agent)
         self._pace.forget(worker)
         self._written.pop(worker, None)
+        self._homes.pop(worker, None)
         self._swaps.forget(worker)
         self._changed = True
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kvmesh._native import Peer
+from kvmesh._native import Booking, Peer
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.graded import keys_of_graded
 from kvmesh.core.blocks.hashing import unpack_hashes
@@ -91,6 +91,18 @@ class EventFold:
         """Take the shares of a message. Raises `CodecError`."""
         self._scheduler.ledger.receive(peer.name, peer.epoch, read_shares(data))
 
+    def keep_back(self, booking: Booking, blocks: int) -> None:
+        """Believe a prompt of so many blocks cached only when its worker has begun with it."""
+        self._scheduler.late.add(booking, blocks)
+
+    def end_late(self, booking: Booking, ended: bool, now: float) -> None:
+        """Take a first token, or the end, of a peer's answer from a worker that caches late."""
+        late = self._scheduler.late
+        if ended:
+            late.end(booking, now, served=True)
+        else:
+            late.begin(booking.worker, now)
+
     def note_answers(
         self, worker: WorkerId, began: bool, served: int, now: float, request_id: str
     ) -> None:
@@ -100,8 +112,6 @@ class EventFold:
         """
         if began and not served:
             self._health.began(worker, now)
-        if began and self._scheduler.late.waiting:
-            self._scheduler.late.begin(worker, now)
         for _ in range(served):
             if not self._health.served(worker, now):
                 self._scheduler.workers.note(worker, SERVED, now, request_id)
@@ -139,7 +149,7 @@ class EventFold:
             lose(peer)
             return
         worker = WorkerId(name)
-        added = self._admits(peer, worker, now) and self._place(peer.name, worker, event, now)
+        added = self._admits(peer, worker, now) and self._place(peer, worker, event, now)
         peer.booked += added
         if peer.unconfirmed is not None:
             peer.unconfirmed.discard(event.request_id)
@@ -174,7 +184,7 @@ class EventFold:
             peer.republished.intersection_update(bookings)
         return peer.booked < MOST_BOOKINGS
 
-    def _place(self, owner: str, worker: WorkerId, event: PlacedRecord, now: float) -> bool:
+    def _place(self, peer: Peer, worker: WorkerId, event: PlacedRecord, now: float) -> bool:
         """Book as the peer did and expect its worker to cache the prompt; False when known."""
         graded = unpack_hashes(event.graded)
         believed = event.believed and bool(graded)
@@ -187,10 +197,13 @@ class EventFold:
             hashes=event.graded if believed else None,
             turn=event.turn,
         )
-        self._end_other(owner, worker, event)
-        if not self._sequences.add(event.request_id, worker, demand, now, owner=owner):
+        self._end_other(peer.name, worker, event)
+        late = peer.unconfirmed is None and self._scheduler.is_late(worker)
+        if not self._sequences.add(event.request_id, worker, demand, now, owner=peer.name):
             return False
-        if believed:
+        if believed and late:
+            self.keep_back(self._sequences.bookings[event.request_id], event.blocks)
+        elif believed:
             self._scheduler.overlaps.receive(worker, graded, event.blocks, now)
         return True
 

@@ -26,6 +26,7 @@ def new_message_fold(scheduler: Scheduler, events: EventFold) -> MessageFold:
         strangers=events.strangers,
         out=membership.health.out,
         distrusted=scheduler.workers.distrusted,
+        late=scheduler.workers.late,
         ttls=(scheduler.options.predict_ttl_s, scheduler.options.approx_ttl_s),
         has_index=overlaps.index is not None,
         limits=(event_fold.MOST_BOOKINGS, event_fold.MOST_IN_ALL),

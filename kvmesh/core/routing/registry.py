@@ -45,12 +45,12 @@ class WorkerRegistry:
 
     `thresholds` may be changed at any time; `NO_THRESHOLDS` itself is off. `distrusted` are the
     workers whose events do not count, `late` those whose caches count a prompt once it is
-    prefilled; `known` are the states of all, `fetchers` those that can fetch from each other's
-    caches; `guard` judges the URLs that workers name; `adapters` knows which LoRA adapters engines
-    hold ready; `own_tokens` has their block sizes where those are not the router's. `sizes` tells
-    how many blocks workers have cached, `bound` is told how many prompts, 0: any number, and blocks
-    they keep. `panic`: nobody is known to be well, requests go to those who may be. `met_any`: some
-    worker has been known; while it is not `settled` others may only not be heard of yet.
+    prefilled, with scores of `LatePrompts`; `known` are the states of all, `fetchers` those that
+    can fetch from each other's caches; `guard` judges the URLs that workers name; `adapters` knows
+    which LoRA adapters engines hold ready; `own_tokens` has their block sizes where those are not
+    the router's. `sizes` tells how many blocks workers have cached, `bound` is told how many
+    prompts, 0: any number, and blocks they keep. `panic`: nobody is known to be well, requests go
+    to those who may be. `met_any`: some worker has been known; until `settled` others may come.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class WorkerRegistry:
         self.membership = membership
         self.thresholds = NO_THRESHOLDS
         self.distrusted: set[WorkerId] = set()
-        self.late: set[WorkerId] = set()
+        self.late: dict[WorkerId, int] = {}
         self.guard = UrlGuard()
         self.adapters = AdapterSlots()
         self.panic = False
@@ -119,8 +119,8 @@ class WorkerRegistry:
         state.info = info
         self.size_up(state)
         distrusted = info.trust in (Trust.DEGRADED, Trust.APPROX)
-        for names, there in ((self.distrusted, distrusted), (self.late, info.caches_late)):
-            (names.add if there else names.discard)(worker)
+        (self.distrusted.add if distrusted else self.distrusted.discard)(worker)
+        (self.late.setdefault if info.caches_late else self.late.pop)(worker, 0)
 
     def report(self, worker: WorkerId, report: LoadReport) -> None:
         """Note an engine's own load figures.
@@ -222,7 +222,7 @@ class WorkerRegistry:
         self.fetchers.pop(worker, None)
         self.own_tokens.pop(worker, None)
         self.fetch_times.remove_worker(worker)
-        self.late.discard(worker)
+        self.late.pop(worker, None)
 
     def expects_whole(self) -> bool:
         """Return whether a worker may come, or come back, that does whole requests. O(workers)."""

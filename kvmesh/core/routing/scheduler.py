@@ -84,7 +84,9 @@ class Scheduler:
         self.overlaps.own_tokens = self.workers.own_tokens
         self.workers.sizes = self.overlaps.cached_blocks
         self.workers.bound = self.overlaps.bound
-        self.late = LatePrompts(self.workers.late, sequences.bookings, self.overlaps.record)
+        self.late = LatePrompts(
+            self.workers.late, sequences.bookings, self.overlaps.record, self.overlaps.receive
+        )
         self.sessions: Sessions | None = None
         self.governor: Governor | None = None
         self.lengths = new_lengths(options.block_size)
@@ -189,6 +191,15 @@ class Scheduler:
         booking = self.decider.begin(request_id, now)
         if booking is not None and not self.known.prepared_first(booking, now):
             self.speeds.first_token(booking.worker, booking.service_tokens, booking.service_s, now)
+
+    def is_late(self, worker: WorkerId) -> bool:
+        """Return whether a prompt that is sent to a worker now is cached there only later, which
+        its events will tell.
+        """
+        score = self.workers.late.get(worker)
+        if score is None or not self.overlaps.confirms(worker):
+            return False
+        return score < 0 or self.sequences.loads(worker).waiting_requests > 0
 
     def assume_first_token(self, request_id: str, now: float) -> None:
         """Count a request's prefill as ended, though no event showed it: no speed is learned from

@@ -5,8 +5,8 @@
 
 #define INTERNED(X) \
     X(affinity) X(allow) X(approximate) X(block_size) X(blocks) X(cached_tokens) X(choices) \
-    X(completion_tokens) X(content) X(course_of) X(events) X(expected_output_tokens) \
-    X(fold_record) X(hashes) X(ids) X(keep_s) X(keys) X(kind) X(lora) X(lost_s) X(made) X(model) \
+    X(completion_tokens) X(content) X(course_of) X(end_late) X(events) X(expected_output_tokens) \
+    X(fold_record) X(hashes) X(ids) X(keep_back) X(keep_s) X(keys) X(kind) X(lora) X(lost_s) X(made) X(model) \
     X(note_answers) X(parent) X(prefilled) X(prepare) X(prompt_tokens) X(receive_shares) \
     X(request_id) X(retry_after_s) X(role) X(root) X(salt) X(samples) X(streams) X(tier) X(tokens) \
     X(turn) X(uncached_tokens) X(upto) X(used_blocks) X(verdict) X(view) X(waiting_requests)

@@ -14,20 +14,6 @@ int decider_confirms(const Decider *self, PyObject *worker) {
     return doubted < 0 ? -1 : !doubted;
 }
 
-/* Return whether the request waits behind others' prefills at a worker that caches late; -1 with an error
- * set.
- */
-static int is_late(const Decider *self, const Record *record) {
-    int late = PySet_GET_SIZE(self->late_workers)
-                   ? PySet_Contains(self->late_workers, record->worker)
-                   : 0;
-    if (late < 1) {
-        return late;
-    }
-    const Loads *loads = sequences_loads(self->sequences, record->worker);
-    return loads == NULL ? -1 : loads->prefilling.count > 0;
-}
-
 /* Have a prompt kept back that is not believed cached yet; -1 with an error set. */
 static int keep_back(const Decider *self, const Placed *placed) {
     if (!placed->late || placed->booking == NULL) {
@@ -127,7 +113,7 @@ static int believe_sent(Decider *self, const Request *request, Placed *placed, D
     demand->hashes = (PyObject *)placed->hashes;
     placed->taught = confirmed ? NULL : (Hashed *)Py_NewRef(placed->hashes);
     /* What no event will confirm is believed from now on or not at all. */
-    int late = request->approximate ? 0 : is_late(self, placed->record);
+    int late = request->approximate ? 0 : sequences_late(self->sequences, self->late_workers, worker);
     placed->late = late > 0;
     if (late) {
         return late < 0 ? -1 : 0;

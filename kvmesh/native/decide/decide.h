@@ -83,7 +83,7 @@ typedef struct {
     PyObject *index;      /* core.index.index.KvIndex, NULL: no events */
     PyObject *distrusted; /* set of workers whose events do not count */
     PyObject *late;       /* core.members.late_prompts.LatePrompts */
-    PyObject *late_workers; /* its set of workers */
+    PyObject *late_workers; /* its dict of workers */
     PyObject *late_waiting; /* its dict of bookings that are kept back, by worker */
     PyObject *out;        /* set of workers that something speaks against */
     PyObject *health;     /* core.members.health.Health */

@@ -56,13 +56,13 @@ static PyObject *decider_new(NEW_ARGUMENTS) {
     PyObject *routed, *index;
     Decider *self = (Decider *)type->tp_alloc(type, 0);
     NEED_OR_NULL(self);
-    if (READ_NEW("Decider", "$+!+!+!+!+!+O+O+UOO+O+!+Dpdd",
+    if (READ_NEW("Decider", "$+!+!+!+!+!+O+O+UOO+O+D+Dpdd",
                  "sequences speeds lengths distrusted out health random replica routed index late "
                  "late_workers late_waiting smallest_tree_ties predict_ttl_s approx_ttl_s",
                  &sequences_type, &self->sequences, &speeds_type, &self->speeds, &lengths_type,
                  &self->lengths, &PySet_Type, &self->distrusted, &PySet_Type, &self->out,
                  &self->health, &self->random, &self->replica, &routed, &index, &self->late,
-                 &PySet_Type, &self->late_workers, &self->late_waiting, &self->smallest,
+                 &self->late_workers, &self->late_waiting, &self->smallest,
                  &self->predict_ttl_s, &self->approx_ttl_s) < 0 ||
         keep_optional((PyObject **)self->believed + ROUTED, routed, &approx_type, "routed") < 0 ||
         keep_optional(&self->index, index, NULL, "index") < 0) {

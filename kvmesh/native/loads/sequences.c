@@ -92,6 +92,17 @@ static int enter(Sequences *self, Loads *loads, Booking *booking, double now) {
     return 0;
 }
 
+int sequences_late(Sequences *self, PyObject *late_workers, PyObject *worker) {
+    PyObject *score =
+        PyDict_GET_SIZE(late_workers) ? PyDict_GetItemWithError(late_workers, worker) : NULL;
+    if (score == NULL) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    long found = PyLong_AsLong(score);
+    const Loads *loads = found == -1 && PyErr_Occurred() ? NULL : sequences_loads(self, worker);
+    return loads == NULL ? -1 : found < 0 || loads->prefilling.count > 0;
+}
+
 Booking *sequences_book(Sequences *self, PyObject *request_id, PyObject *worker,
                         const DemandC *demand, double now) {
     if (sequences_find(self, request_id) != NULL || PyErr_Occurred()) {

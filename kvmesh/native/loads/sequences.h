@@ -60,6 +60,12 @@ static inline double sequences_arrivals_per_ms(const Sequences *self, double now
 /* Return the worker's sums, made when absent; borrowed; NULL with an error set. */
 Loads *sequences_loads(Sequences *self, PyObject *worker);
 
+/* Return whether a prompt that is sent to a worker now is cached there only later: the worker is among those
+ * that cache late, a dict of the scores of core.members.late_prompts, and waits for others' prefills or is
+ * known to cache nothing while it prefills. -1 with an error set.
+ */
+int sequences_late(Sequences *self, PyObject *late_workers, PyObject *worker);
+
 /* Return a live booking, borrowed; NULL without an error: there is none. */
 Booking *sequences_find(Sequences *self, PyObject *request_id);
 

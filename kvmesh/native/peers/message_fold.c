@@ -25,6 +25,7 @@ typedef struct {
     PyObject *strangers;  /* dict of workers */
     PyObject *out;        /* set of workers that something speaks against */
     PyObject *distrusted; /* set of workers whose events do not count */
+    PyObject *late;       /* dict of workers that cache late: core.members.late_prompts */
     double predict_ttl_s, approx_ttl_s;
     int has_index;
     Py_ssize_t most_bookings, most_in_all; /* of one peer, of all */
@@ -137,6 +138,32 @@ static PyObject *find_worker(const Turn *turn, uint32_t index) {
     return known > 0 ? Py_NewRef(name) : NULL;
 }
 
+/* Return whether events say what a worker caches; -1 with an error set. */
+static int is_confirmed(const MessageFold *fold, PyObject *worker) {
+    int doubted = PySet_GET_SIZE(fold->distrusted) ? PySet_Contains(fold->distrusted, worker) : 0;
+    return doubted < 0 ? -1 : fold->has_index && !doubted;
+}
+
+/* Return whether a prompt that the peer sent to a worker just now is not cached there yet; -1 with an error
+ * set.
+ */
+static int is_late(const Turn *turn, PyObject *worker) {
+    int confirmed = turn->peer->unconfirmed == Py_None ? is_confirmed(turn->fold, worker) : 0;
+    return confirmed < 1 ? confirmed
+                         : sequences_late(turn->fold->sequences, turn->fold->late, worker);
+}
+
+/* Have a prompt kept back that is not believed cached yet; -1 with an error set. */
+static int keep_back(const Turn *turn, Booking *booking, long long blocks) {
+    PyObject *count = PyLong_FromLongLong(blocks);
+    PyObject *kept = count == NULL
+                         ? NULL
+                         : PyObject_CallMethodObjArgs(turn->fold->events, interned.keep_back,
+                                                      (PyObject *)booking, count, NULL);
+    XDECREF_ALL(count, kept);
+    return kept == NULL ? -1 : 0;
+}
+
 /* Believe a prompt cached at a worker; -1 with an error set. */
 static int believe(const Turn *turn, PyObject *worker, const uint64_t *graded, Py_ssize_t count,
                    long long blocks) {
@@ -144,9 +171,9 @@ static int believe(const Turn *turn, PyObject *worker, const uint64_t *graded, P
     if (fold->hints == NULL) {
         return 0;
     }
-    int doubted = PySet_GET_SIZE(fold->distrusted) ? PySet_Contains(fold->distrusted, worker) : 0;
-    TRY(doubted);
-    double ttl_s = fold->has_index && !doubted ? fold->predict_ttl_s : fold->approx_ttl_s;
+    int confirmed = is_confirmed(fold, worker);
+    TRY(confirmed);
+    double ttl_s = confirmed ? fold->predict_ttl_s : fold->approx_ttl_s;
     return approx_record_graded(fold->hints, worker, graded, count, blocks, turn->now, ttl_s);
 }
 
@@ -208,6 +235,8 @@ static int book(Turn *turn, const uint8_t *record, PyObject *worker, PyObject *r
     };
     TRY(end_other(turn, &demand, worker, request_id));
     int believed = record[1] & PLACED_BELIEVED && count;
+    int late = believed ? is_late(turn, worker) : 0;
+    TRY(late);
     if (believed) {
         demand.hashes = PyBytes_FromStringAndSize((const char *)record + PLACED_BYTES, 8 * count);
         NEED(demand.hashes);
@@ -218,8 +247,11 @@ static int book(Turn *turn, const uint8_t *record, PyObject *worker, PyObject *r
         return -1;
     }
     int added = booking != NULL;
-    int failed = added && (peer_keep(turn->peer, number, booking) < 0 ||
-                           (believed && believe(turn, worker, graded, count, blocks) < 0));
+    int failed = added && peer_keep(turn->peer, number, booking) < 0;
+    if (added && believed && !failed) {
+        failed = (late ? keep_back(turn, booking, blocks)
+                       : believe(turn, worker, graded, count, blocks)) < 0;
+    }
     Py_XDECREF(booking);
     turn->peer->booked += added;
     return failed ? -1 : confirm(turn->peer, request_id, added);
@@ -248,12 +280,28 @@ static int forget_republished(const Peer *peer, uint32_t number) {
     return failed ? -1 : 0;
 }
 
+/* Tell of a first token, or of the end, of an answer who keeps prompts back; -1 with an error set. */
+static int end_late(const Turn *turn, Booking *booking, PyObject *ended) {
+    int late = PyDict_GET_SIZE(turn->fold->late)
+                   ? PyDict_Contains(turn->fold->late, booking->worker)
+                   : 0;
+    PyObject *now = late > 0 ? PyFloat_FromDouble(turn->now) : NULL;
+    if (now == NULL) {
+        return late ? -1 : 0;
+    }
+    PyObject *noted = PyObject_CallMethodObjArgs(turn->fold->events, interned.end_late,
+                                                 (PyObject *)booking, ended, now, NULL);
+    XDECREF_ALL(now, noted);
+    return noted == NULL ? -1 : 0;
+}
+
 static int begin_answer(Turn *turn, Booking *booking) {
     EXPECT(sequences_first_token(turn->fold->sequences, booking, turn->now));
     WorkerSpeed *known = speeds_worker(turn->fold->speeds, booking->worker);
     NEED(known);
     speeds_first_token(turn->fold->speeds, known, booking->service_tokens, booking->service_s,
                        turn->now);
+    TRY(end_late(turn, booking, Py_False));
     return note_answer(turn, booking, 1, 0);
 }
 
@@ -277,6 +325,7 @@ static int end_answer(Turn *turn, Booking *booking, uint32_t number) {
         speeds_finished(turn->fold->speeds, known, turn->now - booking->booked_s,
                         booking->output_tokens);
     }
+    TRY(end_late(turn, booking, Py_True));
     return note_answer(turn, booking, 0, 1);
 }
 
@@ -423,11 +472,11 @@ static PyObject *fold_new(NEW_ARGUMENTS) {
     PyObject *hints, *ttls, *limits;
     MessageFold *self = (MessageFold *)type->tp_alloc(type, 0);
     NEED_OR_NULL(self);
-    if (READ_NEW("MessageFold", "$+O+!+!O+D+D+!+!TpT",
-                 "events sequences speeds hints members strangers out distrusted ttls has_index limits",
+    if (READ_NEW("MessageFold", "$+O+!+!O+D+D+!+!+DTpT",
+                 "events sequences speeds hints members strangers out distrusted late ttls has_index limits",
                  &self->events, &sequences_type, &self->sequences, &speeds_type, &self->speeds,
                  &hints, &self->members, &self->strangers, &PySet_Type, &self->out, &PySet_Type,
-                 &self->distrusted, &ttls, &self->has_index, &limits) < 0 ||
+                 &self->distrusted, &self->late, &ttls, &self->has_index, &limits) < 0 ||
         !PyArg_ParseTuple(ttls, "dd", &self->predict_ttl_s, &self->approx_ttl_s) ||
         !PyArg_ParseTuple(limits, "nn", &self->most_bookings, &self->most_in_all)) {
         Py_CLEAR(self);
@@ -441,7 +490,7 @@ static PyObject *fold_new(NEW_ARGUMENTS) {
     return (PyObject *)self;
 }
 
-TRAVERSE(MessageFold, fold, events, sequences, hints, members, strangers, out, distrusted)
+TRAVERSE(MessageFold, fold, events, sequences, hints, members, strangers, out, distrusted, late)
 
 /* Nothing becomes NULL: who still holds it may go on. */
 static int fold_clear(MessageFold *self) {
@@ -449,7 +498,7 @@ static int fold_clear(MessageFold *self) {
     return 0;
 }
 
-GC_DEALLOC(MessageFold, fold, events, sequences, speeds, hints, members, strangers, out, distrusted)
+GC_DEALLOC(MessageFold, fold, events, sequences, speeds, hints, members, strangers, out, distrusted, late)
 
 MEMBERS(members, FIELDS(MessageFold, T_LONGLONG, READONLY, applied, gaps))
 

@@ -44,9 +44,12 @@ and two ranks, and of vLLM's forms, are of 2026-11-23, when routers believed eve
 
 
 class Report:
-    """Rows of the tables; those with the same first two cells replace each other."""
+    """Rows of the tables; those with the same first two cells replace each other. What stands in a
+    file behind them stays there.
+    """
 
     def __init__(self) -> None:
+        self._behind = ""
         self._rows: dict[Table, dict[str, str]] = {name: {} for name in HEADERS}
 
     def add(self, table: Table, row: str) -> None:
@@ -59,17 +62,21 @@ class Report:
         for name, (title, header) in HEADERS.items():
             if rows := self._rows[name]:
                 parts.append("\n".join([f"## {title}", header, *rows.values(), ""]))
-        return "\n".join(parts)
+        return "\n".join(parts) + self._behind
 
     def read(self, text: str) -> None:
         """Take the rows of what `text` once returned."""
         titles: dict[str, Table] = {title: name for name, (title, _) in HEADERS.items()}
         table: Table | None = None
-        for line in text.splitlines():
+        lines = text.splitlines(keepends=True)
+        for number, line in enumerate(lines):
             if line.startswith("## "):
-                table = titles.get(line.removeprefix("## "))
-            elif table and line.startswith("| ") and line not in HEADERS[table][1]:
-                self.add(table, line)
+                table = titles.get(line.removeprefix("## ").strip())
+                if table is None:
+                    self._behind = "\n" + "".join(lines[number:])
+                    return
+            elif table and line.startswith("| ") and line.strip() not in HEADERS[table][1]:
+                self.add(table, line.strip())
 
     def keep(self) -> None:
         """Put the rows among those of the file that is named, if any."""

@@ -389,7 +389,7 @@ def test_a_decider_that_follows_nothing_or_has_no_log_decides_nothing(core: Core
     empty = native.Decider(
         sequences=core.scheduler.sequences, speeds=core.scheduler.speeds,
         lengths=core.scheduler.lengths, distrusted=set(), out=set(), health=None, random=None,
-        replica="", routed=None, index=None, late=None, late_workers=set(), late_waiting={},
+        replica="", routed=None, index=None, late=None, late_workers={}, late_waiting={},
         smallest_tree_ties=False, predict_ttl_s=1.0, approx_ttl_s=9.0,
     )  # fmt: skip
     asked = (
@@ -630,7 +630,7 @@ def test_whoever_is_asked_may_do_anything(nuisance: str, mode: RouterMode) -> No
         health=asked, random=asked, index=asked, late=asked, late_waiting=waiting,
     )  # fmt: skip
     asked.index = core.index
-    core.scheduler.workers.late.update(WORKERS)
+    core.scheduler.workers.late.update(dict.fromkeys(WORKERS, 0))
     core.scheduler.workers.membership.health.out.add(WORKERS[0])
     core.decide(b"before")
     disturb = disturber(nuisance, core)

@@ -73,13 +73,17 @@ records = st.one_of(
 class Twins(RuleBasedStateMachine):
     """`lost` messages never came; those before `sent` came twice."""
 
-    @initialize(block_size=st.sampled_from((1, 4, 16)))
-    def begin(self, block_size: int) -> None:
+    @initialize(
+        block_size=st.sampled_from((1, 4, 16)), late=st.sampled_from(((), ("w0",), MEMBERS))
+    )
+    def begin(self, block_size: int, late: tuple[str, ...]) -> None:
         self.now = 0.0
         self.sent = dict.fromkeys(PEERS, 1)
         self.epoch = dict.fromkeys(PEERS, 1)
-        self.pure = Replica(*MEMBERS, block_size=block_size, compiled=False)
-        self.compiled = Replica(*MEMBERS, block_size=block_size)
+        self.pure, self.compiled = (
+            Replica(*MEMBERS, block_size=block_size, compiled=compiled, late=late)
+            for compiled in (False, True)
+        )
         for peer in PEERS:
             names = [named(index, name) for index, name in enumerate(NAMES[:3])]
             self.tell(peer, *names)
@@ -178,6 +182,12 @@ class Twins(RuleBasedStateMachine):
     def end_behind_their_backs(self, peer: str, number: int) -> None:
         for twin in (self.pure, self.compiled):
             twin.sequences.finish(f"{peer}#{number}")
+
+    @rule(worker=st.sampled_from(MEMBERS), score=st.integers(-1, 1))
+    def learn_how_late_one_caches(self, worker: str, score: int) -> None:
+        for twin in (self.pure, self.compiled):
+            late = twin.scheduler.workers.late
+            late.update({name: score for name in late if name == worker})
 
     @rule(worker=st.sampled_from(MEMBERS), present=st.booleans())
     def join_or_leave(self, worker: str, present: bool) -> None:

@@ -1,13 +1,16 @@
 """One replica that hears of others' bookings, and all that they may have changed in it."""
 
 import random
+from collections.abc import Sequence
 
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.index.approx import new_approx
+from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.loads import new_sequences
 from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.worker_info import WorkerInfo
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.event_fold import EventFold
 from kvmesh.core.routing.peer_bookings import PeerBookings
@@ -28,7 +31,8 @@ BOOKED = (
 
 class Replica:
     """A scheduler over `members`, and what it knows of its peers; record by record in Python unless
-    `compiled`. One that does not `believe` takes no prompt for cached where a peer sent it.
+    `compiled`. One that does not `believe` takes no prompt for cached where a peer sent it. Workers
+    that are `late` cache what they have prefilled, and tell events.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class Replica:
         compiled: bool = True,
         lease_s: float = 10.0,
         believes: bool = True,
+        late: Sequence[str] = (),
     ) -> None:
         self.membership = Membership()
         for member in members:
@@ -45,8 +50,14 @@ class Replica:
         self.sequences = new_sequences(block_size, lease_s=lease_s)
         options = RouterOptions(block_size=block_size)
         self.scheduler = Scheduler(
-            options, random.Random(1), membership=self.membership, sequences=self.sequences
+            options,
+            random.Random(1),
+            membership=self.membership,
+            sequences=self.sequences,
+            index=KvIndex() if late else None,
         )
+        for worker in late:
+            self.scheduler.workers.describe(WorkerId(worker), WorkerInfo(caches_late=True))
         self.hints = new_approx(graded=True)
         if believes:
             self.scheduler.listen(self.hints)
@@ -84,6 +95,7 @@ class Replica:
                 for name, one in health._records.items()
             },
             "out": sorted(health.out),
+            "late": [(name, *kept) for name, kept in self.scheduler.late.waiting.items()],
             "incomplete": self.peers.incomplete(),
             "statistics": self.peers.statistics(),
             "arrivals": self.sequences.arrivals.per_ms(1e6),

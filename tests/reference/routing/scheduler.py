@@ -240,8 +240,9 @@ class NaiveScheduler(Scheduler):
             self.slo.sent(request.request_id, request.targets, decision.forecast, now)
         kv = self.options.mode == "kv" or request.mode == "kv"
         counted, sequences = None, self.sequences
-        behind = worker in self.late.workers and sequences.loads(worker).waiting_requests > 0
-        late = kv and behind and not request.approximate
+        score = self.late.workers.get(worker)
+        behind = sequences.loads(worker).waiting_requests > 0
+        late = kv and score is not None and (behind or score < 0) and not request.approximate
         if kv:
             counted = self._believe(worker, request, now, late=late)
         known = hashes.upto(ALL_BLOCKS if kv else 0) if counted is None else counted

@@ -1,4 +1,4 @@
-from benchmarks.programs.thunder import MOST_WAIT_S, ThunderAgent
+from benchmarks.programs.thunder import LIVE_S, MOST_WAIT_S, Homes, ThunderAgent
 from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.turn import Grant
 from tests.unit.core.programs.program_cases import W1, W2, SmallFleet, make_end, make_turn
@@ -34,3 +34,13 @@ def test_after_half_an_hour_a_turn_goes_though_it_does_not_fit() -> None:
     assert rule.ask(make_turn("a", 2000), 0.0) is None
     assert rule.release(MOST_WAIT_S - 1.0) == []
     assert rule.release(MOST_WAIT_S) == [("a/1", AT_1)]
+
+
+def test_an_agent_stays_where_the_fewest_live_tokens_were_when_it_came() -> None:
+    rule = Homes(GovernorOptions(), SmallFleet(w1=1000, w2=600))
+
+    asked = [("a", 500), ("b", 300), ("c", 100), ("a", 900)]
+    assert [rule.ask(make_turn(*one), 0.0) for one in asked] == [AT_1, AT_2, AT_2, AT_1]
+    assert rule.ask(make_turn("d", 100), 1.0) == AT_2
+    rule.ask(make_turn("d", 100, 2), LIVE_S)
+    assert rule.ask(make_turn("e", 100), LIVE_S + 0.5) == AT_1, "the others are live no longer"

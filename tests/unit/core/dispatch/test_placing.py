@@ -164,6 +164,22 @@ def test_a_whole_answer_ends_the_prefill_of_a_late_prompt() -> None:
     assert not scheduler.late.waiting
 
 
+def test_an_answer_tells_whether_what_was_sent_before_is_found_at_a_late_worker() -> None:
+    index = KvIndex()
+    dispatch = dispatch_to("w", index=index)
+    worker = WorkerId("w")
+    late = dispatch.scheduler.workers.late
+    dispatch.scheduler.workers.describe(worker, WorkerInfo(caches_late=True))
+    one = Way(dispatch)
+    body = BODY.replace(b"long", b"long" * 9)
+    for name, counted in (("r1ng", 0), ("r2ng", 1), ("r3ng", 0)):
+        placed = decide(one, name, body)
+        tokens = placed.prompt_tokens
+        one.finish(placed, 200, Usage(tokens + counted, 4, cached_tokens=0), 2.0)
+
+    assert late == {worker: -4}, "the first expected nothing, the second was of other tokens"
+
+
 def ask(one: Way, name: str = "r", **wishes: Any) -> Placed | float | None:
     """Return what becomes of a chat with wishes."""
     return tried(one, name, wishes=RequestWishes(**wishes, chooses=True))

@@ -1,6 +1,11 @@
+from collections.abc import Sequence
+
+import pytest
+
 from kvmesh._native import Booking
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import BlockHashes, Hashes
+from kvmesh.core.blocks.hashing import BlockHashes, Hashes, pack_hashes
+from kvmesh.core.members import late_prompts
 from kvmesh.core.members.late_prompts import LatePrompts
 from kvmesh.core.members.loads import Demand, new_sequences
 
@@ -14,11 +19,22 @@ class Board:
     def __init__(self) -> None:
         self.sequences = new_sequences(16)
         self.believed: list[tuple[WorkerId, list[int], float]] = []
-        self.late = LatePrompts({W}, self.sequences.bookings, self.believe)
+        self.heard: list[tuple[WorkerId, list[int], int, float]] = []
+        self.workers = {W: 0}
+        self.late = LatePrompts(self.workers, self.sequences.bookings, self.believe, self.hear)
 
     def believe(self, worker: WorkerId, hashes: Hashes, now: float, keep_s: int) -> None:
         assert keep_s == KEPT_S
         self.believed.append((worker, list(hashes.upto(9)), now))
+
+    def hear(self, worker: WorkerId, graded: Sequence[int], blocks: int, now: float) -> None:
+        self.heard.append((worker, list(graded), blocks, now))
+
+    def judge(self, *blocks: tuple[int, int, int]) -> int:
+        """Return the score after answers whose blocks were predicted, reported and cached."""
+        for one in blocks:
+            self.late.judge(W, *one)
+        return self.workers[W]
 
     def book(self, name: str, *, worker: WorkerId = W, streams: bool = True) -> Booking:
         hashes = BlockHashes.of([ord(name)], 16)
@@ -50,14 +66,50 @@ def test_a_booking_that_is_gone_or_whose_prompt_was_let_go_does_not_count() -> N
     assert board.believed == [(W, [ord("c")], 1.5)]
 
 
-def test_what_a_peer_told_of_is_not_ones_own_to_believe() -> None:
+def test_a_peers_prompt_is_heard_of_as_long_as_it_is() -> None:
     board = Board()
-    board.sequences.add("p", W, Demand(16, 16, hashes=b"12345678"), 0.0)
-    board.late.add(board.sequences.bookings["p"])
+    board.sequences.add("p", W, Demand(64, 64, hashes=pack_hashes([7])), 0.0)
+    board.late.add(board.sequences.bookings["p"], 4)
 
     board.late.begin(W, 1.5)
 
-    assert board.believed == []
+    assert (board.believed, board.heard) == ([], [(W, [7], 4, 1.5)])
+
+
+def test_what_is_sent_before_and_not_found_four_times_outweighs_what_events_told_late() -> None:
+    board = Board()
+
+    assert board.judge((9, 0, 9), (5, 0, 9), (0, 0, 2)) == 3
+    assert board.judge((0, 0, 1), (9, 9, 0), (4, 4, 4), (5, 4, 4)) == 3, "says nothing"
+    assert board.judge((9, 3, 3)) == -1
+    assert board.judge(*[(9, 3, 7)] * 9) == -8
+    assert board.judge(*[(3, 3, 9)] * 99) == 8
+
+
+def test_a_worker_that_does_not_cache_late_has_no_score() -> None:
+    board = Board()
+
+    board.late.judge(OTHER, 9, 0, 0)
+
+    assert board.workers == {W: 0}
+
+
+def test_where_nothing_sent_before_is_found_nothing_is_kept_for_later() -> None:
+    board = Board()
+    board.judge((9, 0, 0))
+
+    board.keep("a")
+
+    assert board.late.waiting == {}
+
+
+def test_what_is_kept_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_prompts, "MOST_WAITING", 2)
+    board = Board()
+
+    board.keep("a", "b", "c")
+
+    assert list(board.late.waiting[W]) == ["a", "b"]
 
 
 def test_an_end_of_decoding_ends_no_prefill() -> None:

@@ -7,7 +7,7 @@ from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.turn import Stop, Turn, TurnEnd
 
-W1, W2 = WorkerId("w1"), WorkerId("w2")
+W1, W2, W3 = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
 
 
 class SmallFleet:

@@ -2,8 +2,9 @@ from math import inf
 
 import pytest
 
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.programs.bookkeeper import CLAIM_S
-from kvmesh.core.programs.governor import LAPSE_S, LOOKED_AT
+from kvmesh.core.programs.governor import LAPSE_S, LOOKED_AT, Governor
 from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.pricing import LEAST_TURNOVER, WORTH
 from kvmesh.core.programs.swaps import SWAP
@@ -11,6 +12,7 @@ from kvmesh.core.programs.turn import Grant
 from tests.unit.core.programs.program_cases import (
     W1,
     W2,
+    W3,
     SmallFleet,
     key,
     make_end,
@@ -28,6 +30,13 @@ def quick_fleet(**more: int) -> SmallFleet:
     fleet = SmallFleet(w1=1000, **more)
     fleet.per_token_ms = 1.0
     return fleet
+
+
+def write(governor: Governor, worker: WorkerId, tokens: int) -> None:
+    """Have an engine compute so many tokens for somebody who leaves nothing reserved."""
+    turn = make_turn("writer", 1, final=True)
+    governor.chosen(turn, worker, 1.0)
+    governor.ended(turn, make_end(worker, output_tokens=0, computed_tokens=tokens), 1.0)
 
 
 def test_a_younger_program_waits_until_an_older_one_ends() -> None:
@@ -172,9 +181,7 @@ def test_where_computing_anew_is_cheap_nothing_is_held() -> None:
     assert governor.passes(key("c"), 900, now)
 
 
-@pytest.mark.parametrize(
-    ("lost_share", "weight"), [(0.0, 1), (0.06, 1), (0.0625, 2), (0.13, 3), (0.19, 4), (1.0, 4)]
-)
+@pytest.mark.parametrize(("lost_share", "weight"), [(0.0, 1), (0.06, 1), (0.0625, 32), (1.0, 32)])
 def test_where_contexts_are_evicted_computing_anew_counts_more(
     lost_share: float, weight: int
 ) -> None:
@@ -185,6 +192,48 @@ def test_where_contexts_are_evicted_computing_anew_counts_more(
     assert governor.check(make_turn("a", 100), 0.0) == Grant(None, weight)
     assert governor.check(make_turn("hasty", 100, patience_s=0.0), 0.0) == Grant(None, weight)
     assert governor.passes(key("b"), 100, 0.0) is (weight == 1), "else it has to be asked"
+
+
+def test_a_context_that_is_gone_is_computed_where_the_least_is_reserved_for_others() -> None:
+    governor = make_governor(SmallFleet(w1=10_000, w2=10_000, w3=20_000))
+    governor.lost_share = 0.5
+    take(governor, "w1's", 3000, 0.0)
+    governor.chosen(make_turn("w2's", 2000), W2, 0.0)
+    governor.chosen(make_turn("w3's", 4000), W3, 0.0)
+    turn = take(governor, "a", 1000, 0.0)
+    governor.ended(turn, make_end(output_tokens=0), 1.0)
+    again = make_turn("a", 1000, 2)
+    take(governor, "new", 1000, 1.0)
+
+    assert governor.ask(again, 1.0) == Grant(None, 32), "it may be there still"
+    write(governor, W1, 9_999)
+    assert governor.ask(again, 1.0) == Grant(None, 32)
+    write(governor, W1, 1)
+    assert governor.ask(again, 1.0) == Grant(frozenset({W2, W3}), 32)
+    assert governor.check(again, 1.0) == Grant(frozenset({W2, W3}), 32)
+    assert governor.ask(again, 1.0, {W1, W3}) == Grant(frozenset({W3}), 32)
+    governor.lost_share = 0.0
+    assert governor.ask(again, 1.0) == Grant()
+
+
+def test_what_the_agent_itself_has_reserved_is_no_reason_to_leave() -> None:
+    governor = make_governor(SmallFleet(w1=10_000, w2=10_000))
+    governor.lost_share = 0.5
+    governor.ended(take(governor, "a", 3000, 0.0), make_end(output_tokens=0), 1.0)
+    write(governor, W1, 10_000)
+
+    assert governor.ask(make_turn("a", 3000, 2), 1.0) == Grant(frozenset({W1, W2}), 32)
+
+
+def test_a_context_that_is_gone_goes_anywhere_where_a_cache_is_of_unknown_size() -> None:
+    fleet = SmallFleet(w1=10_000, w2=10_000)
+    governor = make_governor(fleet)
+    governor.lost_share = 0.5
+    governor.ended(take(governor, "a", 3000, 0.0), make_end(output_tokens=0), 1.0)
+    write(governor, W1, 10_000)
+    fleet.tokens[W2] = 0
+
+    assert governor.ask(make_turn("a", 3000, 2), 1.0) == Grant(None, 32)
 
 
 def test_what_is_believed_of_an_engine_before_it_is_seen_is_no_measurement() -> None:

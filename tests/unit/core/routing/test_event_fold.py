@@ -27,8 +27,8 @@ AMOUNTS = (40, 160, 120, 5)
 pytestmark = pytest.mark.parametrize("compiled", [False, True])
 
 
-def replica_of(compiled: bool) -> Replica:
-    replica = Replica("w", "v", compiled=compiled)
+def replica_of(compiled: bool, *late: str) -> Replica:
+    replica = Replica("w", "v", compiled=compiled, late=late)
     assert replica.peers.receive("p", message(named(0, "w"), named(1, "v")), 0.0)
     return replica
 
@@ -67,7 +67,7 @@ def test_what_was_sent_somewhere_counts_as_cached_there(compiled: bool) -> None:
 def test_an_answer_that_began_elsewhere_ends_a_prefill_for_ones_own_late_prompts(
     compiled: bool,
 ) -> None:
-    replica = replica_of(compiled)
+    replica = replica_of(compiled, "w")
     scheduler = replica.scheduler
     replica.peers.receive("p", message(placed(9, 0, AMOUNTS), first_seq=3), 1.0)
     own = Demand(40, 40, hashes=BlockHashes.of([*range(10)], 4))
@@ -77,6 +77,67 @@ def test_an_answer_that_began_elsewhere_ends_a_prefill_for_ones_own_late_prompts
     replica.peers.receive("p", message(bare(1, 9), first_seq=4), 1.5)
 
     assert scheduler.late.waiting == {}
+
+
+PROMPT = [*range(100, 140)]
+
+
+def send(replica: Replica, number: int, seq: int) -> None:
+    """Have the peer send the prompt to `w`."""
+    booked = placed(number, 0, AMOUNTS, list(grade(PROMPT, 40)))
+    replica.peers.receive("p", message(booked, first_seq=seq), 1.0)
+
+
+def overlap(replica: Replica) -> int:
+    found = replica.scheduler.overlaps.find_groups(BlockHashes.of(PROMPT, 4), 1.5)[0]
+    return found.get(W, 0)
+
+
+def test_a_peers_prompt_behind_others_prefills_is_believed_from_the_next_end_of_one(
+    compiled: bool,
+) -> None:
+    replica = replica_of(compiled, "w")
+    replica.peers.receive("p", message(placed(8, 0, AMOUNTS), first_seq=3), 1.0)
+    send(replica, 9, 4)
+
+    assert overlap(replica) == 0
+    replica.peers.receive("p", message(bare(1, 8), first_seq=5), 1.5)
+
+    assert overlap(replica) == 40
+
+
+def test_a_peers_whole_answer_ends_a_prefill_too(compiled: bool) -> None:
+    replica = replica_of(compiled, "w")
+    replica.peers.receive("p", message(placed(8, 0, AMOUNTS, flags=2), first_seq=3), 1.0)
+    send(replica, 9, 4)
+
+    replica.peers.receive("p", message(bare(3, 8), first_seq=5), 1.5)
+
+    assert overlap(replica) == 40
+
+
+def test_a_peers_prompt_is_believed_at_once_where_it_is_prefilled_at_once(compiled: bool) -> None:
+    idle = replica_of(compiled, "w")
+    send(idle, 9, 3)
+    told = replica_of(compiled, "w")
+    told.peers.receive("p", message(placed(8, 0, AMOUNTS), state_begins(), first_seq=3), 1.0)
+    send(told, 9, 5)
+    doubted = replica_of(compiled, "w")
+    doubted.scheduler.workers.distrusted.add(W)
+    doubted.peers.receive("p", message(placed(8, 0, AMOUNTS), first_seq=3), 1.0)
+    send(doubted, 9, 4)
+
+    assert [overlap(one) for one in (idle, told, doubted)] == [40, 40, 40]
+
+
+def test_a_peers_prompt_is_never_believed_where_answers_find_nothing_ahead(compiled: bool) -> None:
+    replica = replica_of(compiled, "w")
+    replica.scheduler.workers.late[W] = -1
+    send(replica, 9, 3)
+
+    replica.peers.receive("p", message(bare(1, 9), first_seq=4), 1.5)
+
+    assert (overlap(replica), replica.scheduler.late.waiting) == (0, {})
 
 
 def test_what_failed_is_believed_no_longer(compiled: bool) -> None:

@@ -411,6 +411,16 @@ def test_what_an_engine_prefills_late_is_believed_cached_from_the_next_end_of_a_
     assert overlap_at(scheduler, 2, 0.2) == 10
 
 
+def test_where_answers_find_nothing_ahead_events_alone_are_believed() -> None:
+    scheduler = make_scheduler(W1, routed=True)
+    scheduler.workers.describe(W1, WorkerInfo(caches_late=True))
+    scheduler.workers.late[W1] = -1
+
+    scheduler.schedule(make_request("runs", family=1), 0.0)
+
+    assert (overlap_at(scheduler, 1, 0.1), scheduler.late.waiting) == (0, {})
+
+
 def test_a_late_prompt_that_was_not_served_is_never_believed() -> None:
     scheduler = late_scheduler()
 
