@@ -11,6 +11,7 @@ from kvmesh.core.cost.targets import Targets
 from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.touch import TouchOptions
 from kvmesh.core.routing.choice.slo_judge import SloOptions
+from kvmesh.core.warming.newcomers import WarmOptions
 from kvmesh.errors import ConfigError
 from kvmesh_lab.mocker.model.faults import FaultOptions
 from kvmesh_lab.mocker.model.options import EngineOptions
@@ -69,6 +70,9 @@ class FleetOptions(msgspec.Struct, frozen=True):
     take turns, which are those of the trace; None: each request goes as it comes. `touches`: when
     engines are reminded of contexts, None: never; with `turns`.
 
+    `joins`: these engines are members from so many seconds on. `warm`: how they are given prefixes
+    before they serve, None: they are not.
+
     All requests ask for `targets`; what hardly meets them is refused, by `slo`.
     """
 
@@ -104,6 +108,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
     targets: Targets | None = None
     slo: SloOptions = SloOptions()
     touches: TouchOptions | None = None
+    joins: tuple[tuple[int, float], ...] = ()
+    warm: WarmOptions | None = None
 
     def __post_init__(self) -> None:
         """Check the options together. Raises `ConfigError`."""
@@ -129,5 +135,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
             )
         if self.split_share is not None and not 0.0 <= self.split_share <= 1.0:
             raise ConfigError(f"split_share is {self.split_share}: it must be 0 to 1")
+        for number, due_s in self.joins:
+            if not (0 <= number < self.engines and 0 <= due_s < inf):
+                raise ConfigError(f"engine {number} of {self.engines} joins at {due_s} s: never")
         if not self.speed_ratios:
             raise ConfigError("speed_ratios is empty: name at least one")
