@@ -1,4 +1,4 @@
-"""Engines that join a running fleet, and what they are given before they serve."""
+"""Engines that join and leave a running fleet, and what is given to whom before it serves."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,7 +22,8 @@ _TOKEN_BYTES: Final = 4
 
 
 class Joining:
-    """Has the engines of `options.joins` be members from their time on. With `options.warm` routers
+    """Has the engines of `options.joins` be members from their time on, and drains those of
+    `options.leaves`. With `options.warm` routers
     keep prompts, and the first of them sends newcomers what is worth most, one at a time.
 
     `run` hands an engine a request that is no client's. `serves_s` is when each newcomer was let
@@ -56,6 +57,8 @@ class Joining:
             at(due_s, partial(self._join, number))
         for router, newcomers in zip(routers, self._newcomers, strict=True):
             router.scheduler.workers.membership.screen = newcomers.screen
+        for number, due_s in options.leaves:
+            at(due_s, partial(self._leave, number))
         if options.joins:
             at(LOOK_S, self._look)
 
@@ -80,6 +83,11 @@ class Joining:
         for router in self._routers:
             router.scheduler.workers.membership.add(self._engines[number].worker, now)
             router.scheduler.workers.everyone(now)
+
+    def _leave(self, number: int, now: float) -> None:
+        for router in self._routers:
+            worker, membership = self._engines[number].worker, router.scheduler.workers.membership
+            membership.observe(worker, membership.epoch(worker) or 0, now, draining=True)
 
     def _look(self, now: float) -> None:
         capacity = self._engines[0].model.pool.usable_blocks * self._size

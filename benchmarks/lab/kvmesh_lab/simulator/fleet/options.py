@@ -70,7 +70,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
     take turns, which are those of the trace; None: each request goes as it comes. `touches`: when
     engines are reminded of contexts, None: never; with `turns`.
 
-    `joins`: these engines are members from so many seconds on. `warm`: how they are given prefixes
+    `joins`: these engines are members from so many seconds on; `leaves`: these get nothing new from
+    then on. `warm`: how they are given prefixes
     before they serve, None: they are not.
 
     All requests ask for `targets`; what hardly meets them is refused, by `slo`.
@@ -109,6 +110,7 @@ class FleetOptions(msgspec.Struct, frozen=True):
     slo: SloOptions = SloOptions()
     touches: TouchOptions | None = None
     joins: tuple[tuple[int, float], ...] = ()
+    leaves: tuple[tuple[int, float], ...] = ()
     warm: WarmOptions | None = None
 
     def __post_init__(self) -> None:
@@ -135,8 +137,10 @@ class FleetOptions(msgspec.Struct, frozen=True):
             )
         if self.split_share is not None and not 0.0 <= self.split_share <= 1.0:
             raise ConfigError(f"split_share is {self.split_share}: it must be 0 to 1")
-        for number, due_s in self.joins:
+        for number, due_s in (*self.joins, *self.leaves):
             if not (0 <= number < self.engines and 0 <= due_s < inf):
-                raise ConfigError(f"engine {number} of {self.engines} joins at {due_s} s: never")
+                raise ConfigError(
+                    f"engine {number} of {self.engines} joins or leaves at {due_s} s: never"
+                )
         if not self.speed_ratios:
             raise ConfigError("speed_ratios is empty: name at least one")
