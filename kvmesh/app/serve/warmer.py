@@ -32,8 +32,8 @@ MOST_FRESH: Final = 128
 """Prompts taken in at a look; of more only the last count, a sample of the traffic."""
 
 MOST_FRESH_BYTES: Final = 16 << 20
-AT_ONCE: Final = 32
-"""Prompts that are looked up between two turns of the event loop."""
+AT_ONCE: Final = 16
+"""Prompts that are looked at between two turns of the event loop: a millisecond."""
 
 MOST_FAILED: Final = 3
 """A worker that fails so many in a row is sent no more."""
@@ -94,6 +94,8 @@ class Warmer:
         estimated = made is not None and made.estimated
         sent = None if estimated else sent_prompt(asked)
         if sent is not None and self._fresh_bytes + len(sent.body) <= MOST_FRESH_BYTES:
+            if len(self._fresh) == MOST_FRESH:
+                self._fresh_bytes -= len(self._fresh[0][0].sent.body)
             self._fresh_bytes += len(sent.body)
             self._fresh.append((_Prompt(sent, model), one.known_hashes))
 
@@ -115,10 +117,22 @@ class Warmer:
         try:
             while True:
                 await asyncio.sleep(to_next(LOOK_S))
+                while self.take_in(AT_ONCE):  # noqa: ASYNC110  others have their turn
+                    await asyncio.sleep(0)
                 for worker in self.look():
                     jobs.start(self.warm(worker))
         finally:
             await jobs.close()
+
+    def take_in(self, most: int = MOST_FRESH) -> int:
+        """Look at prompts that were sent; return how many are left to be looked at."""
+        size, now = self._context.scheduler.options.block_size, self._context.clock()
+        for _ in range(min(most, len(self._fresh))):
+            prompt, hashes = self._fresh.popleft()
+            self._fresh_bytes -= len(prompt.sent.body)
+            held = len(prompt.sent.body) + HASH_BYTES * hashes.blocks + _OVERHEAD
+            self.kept.add(hashes, prompt, held, size, now)
+        return len(self._fresh)
 
     def screen(self) -> None:
         """Leave newcomers out of the membership, beside those that its screen leaves out."""
@@ -134,7 +148,6 @@ class Warmer:
     def look(self) -> list[WorkerId]:
         """Return who is to be warmed by this replica from now on."""
         context, now = self._context, self._context.clock()
-        self._take_in(now)
         replicas = [one.router for one in self._replicas() if not one.draining]
         self._earn(max(1, len(replicas)))
         self.newcomers.armed = len(self.kept) > 0
@@ -214,14 +227,6 @@ class Warmer:
         brought = scheduler.planner.plan(found, asked, size, now).get(worker)
         fetching = Fetching(context.router.heartbeats, prompt.what.sent.body)
         return fetching.name_source(target, brought, asked.request_id)
-
-    def _take_in(self, now: float) -> None:
-        size = self._context.scheduler.options.block_size
-        while self._fresh:
-            prompt, hashes = self._fresh.popleft()
-            held = len(prompt.sent.body) + HASH_BYTES * hashes.blocks + _OVERHEAD
-            self.kept.add(hashes, prompt, held, size, now)
-        self._fresh_bytes = 0
 
     def _earn(self, replicas: int) -> None:
         tokens, workers = self._context.routing.tokens, self._context.workers

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
-from kvmesh.app.serve.warmer import MOST_FAILED, MOST_FRESH_BYTES, Warmer, warmer_of
+from kvmesh.app.serve.warmer import MOST_FAILED, MOST_FRESH, MOST_FRESH_BYTES, Warmer, warmer_of
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.dispatch.dispatched import Dispatched, as_read, at_once
@@ -66,6 +66,7 @@ class Warm:
             self.routing.now += 40.0
             for one, asked in self.asks:
                 self.warmer.keep(one, asked)
+            self.warmer.take_in()
             self.warmer.look()
 
     def computed(self, tokens: int = HELD) -> None:
@@ -126,7 +127,7 @@ async def test_what_was_placed_at_once_is_kept_unless_it_asked_for_workers(
     one = at_once(placed, Wishes(**wished), None)
 
     warm.warmer.keep(one, Request("POST", CHAT.encode(), (), b"{}", CHAT))
-    warm.warmer.look()
+    warm.warmer.take_in()
 
     assert [one.what.model for one in warm.warmer.kept.prompts()] == [placed.model] * kept
     await warm.pool.close()
@@ -276,6 +277,8 @@ async def test_it_looks_for_ever_and_keeps_to_the_screen_there_was() -> None:
         task = asyncio.ensure_future(warm.warmer.run())
         warm.keep(2)
         warm.come()
+        for one, asked_for in warm.asks * 20:
+            warm.warmer.keep(one, asked_for)
         await asyncio.sleep(0.3)
         assert membership.usable(warm.routing.now) == (W1,)
         warm.computed()
@@ -295,3 +298,17 @@ async def test_it_is_off_with_a_share_of_nothing() -> None:
 
     assert warmer_of(0.0, routing.context, list[RouterHeartbeat], UpstreamPool()) is None
     assert WarmOptions().share == 0.03
+
+
+async def test_of_more_prompts_than_are_looked_at_the_last_count() -> None:
+    warm = Warm()
+    for which in range(2, 4 + MOST_FRESH):
+        warm.keep(which, body=b"x" * which)
+    for one, asked in warm.asks:
+        warm.warmer.keep(one, asked)
+
+    assert warm.warmer.take_in(1) == MOST_FRESH - 1
+    assert warm.warmer.take_in() == 0
+    assert len(warm.warmer.kept) == MOST_FRESH
+    assert warm.warmer._fresh_bytes == 0
+    await warm.pool.close()
