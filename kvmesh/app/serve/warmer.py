@@ -152,7 +152,8 @@ class Warmer:
         self._earn(max(1, len(replicas)))
         self.newcomers.armed = len(self.kept) > 0
         self.newcomers.forget(context.asleep.workers)
-        self.newcomers.look(now, held=bool(context.gate.waiting))
+        held = bool(context.gate.waiting or context.patience.waiting)
+        self.newcomers.look(now, held=held)
         if min(replicas, default=context.router_id) != context.router_id:
             return []
         return [one for one in self.newcomers.waiting if one not in self._under_way]

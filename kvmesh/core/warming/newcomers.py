@@ -20,9 +20,9 @@ EMPTY_SHARE: Final = 0.25
 class WarmOptions(msgspec.Struct, frozen=True):
     """`share` of the fleet's prefill may go into newcomers' prefixes, 0: none is given any.
 
-    A newcomer serves after `longest_s` at the latest, as soon as every other worker's backlog is
-    longer than `crowded_ms`, and once its cache has not grown for `quiet_s`. At most `fill` of its
-    cache is filled.
+    A newcomer serves after `longest_s` at the latest, as soon as the backlog of all others of its
+    models is longer than `crowded_ms`, and once its cache has not grown for `quiet_s`. At most
+    `fill` of its cache is filled.
     """
 
     share: float = 0.03
@@ -99,29 +99,37 @@ class Newcomers:
 
     def look(self, now: float, *, held: bool) -> None:
         """Let in whose cache is not empty, or whose time is over. `held`: requests wait for a
-        worker. O(workers).
+        worker. O(newcomers x workers).
         """
         workers = self._scheduler.workers
         self._known = {n: one for n, one in self._known.items() if n in workers.membership}
         if not self.waiting:
             return
         usable = workers.everyone(now)
-        least_ms = min((self._scheduler.wait_ms(one, now) for one in usable), default=inf)
-        full = held or least_ms > self.options.crowded_ms
         for worker, one in tuple(self.waiting.items()):
-            if full or worker not in workers.membership or self._is_over(worker, one, usable, now):
+            others = [name for name in usable if self._are_alike(worker, name)]
+            if held or worker not in workers.membership or self._is_over(worker, one, others, now):
                 self.done(worker)
 
     def _is_over(
-        self, worker: WorkerId, one: _Newcomer, usable: Sequence[WorkerId], now: float
+        self, worker: WorkerId, one: _Newcomer, others: Sequence[WorkerId], now: float
     ) -> bool:
+        """Return whether a worker is to wait no longer; `others` serve meanwhile."""
+        waits_ms = (self._scheduler.wait_ms(name, now) for name in others)
+        if min(waits_ms, default=inf) > self.options.crowded_ms:
+            return True
         (cached,) = self._scheduler.overlaps.cached_blocks((worker,))
         if one.began_s < 0.0:
-            one.began_s = now
-            mean = fmean(self._scheduler.overlaps.cached_blocks(usable))
-            if cached > EMPTY_SHARE * mean:
+            one.began_s = one.grown_s = now
+            if cached > EMPTY_SHARE * fmean(self._scheduler.overlaps.cached_blocks(others)):
                 return True
-        if cached > one.cached or one.began_s == now:
+        if cached > one.cached:
             one.grown_s, one.cached = now, cached
         late = now - one.began_s >= self.options.longest_s
         return late or now - one.grown_s >= self.options.quiet_s
+
+    def _are_alike(self, worker: WorkerId, other: WorkerId) -> bool:
+        """Return whether one serves what the other does."""
+        one, two = self._scheduler.workers.info(worker), self._scheduler.workers.info(other)
+        known = bool(one.models and two.models)
+        return not (known and frozenset(one.models).isdisjoint(two.models))

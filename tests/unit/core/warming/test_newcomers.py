@@ -9,6 +9,7 @@ from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.index.approx import new_approx
 from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
+from kvmesh.core.members.worker_info import WorkerInfo
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.warming.newcomers import WARMING, Allowance, Newcomers, WarmOptions
@@ -121,6 +122,16 @@ def test_nobody_waits_while_requests_do_or_no_one_else_is_there(fleet: Fleet) ->
     fleet.look()
 
     assert fleet.usable() == (W3,)
+
+
+def test_it_does_not_wait_for_workers_of_other_models(fleet: Fleet) -> None:
+    for worker, model in ((W1, "a"), (W2, "a"), (W3, "b")):
+        fleet.scheduler.workers.describe(worker, WorkerInfo(models=(model,)))
+    fleet.usable()
+
+    fleet.look()
+
+    assert fleet.usable() == (W1, W2, W3)
 
 
 def test_one_that_left_meanwhile_is_forgotten(fleet: Fleet) -> None:
