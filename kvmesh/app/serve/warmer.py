@@ -18,7 +18,7 @@ from kvmesh.app.serve.routing_context import RoutingContext, target_of
 from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.dispatch.dispatched import Dispatched
-from kvmesh.core.routing.decision import UNRESTRICTED, RouteRequest
+from kvmesh.core.routing.decision import UNRESTRICTED, RouteRequest, Wished
 from kvmesh.core.warming.kept_prompts import Kept, KeptPrompts
 from kvmesh.core.warming.newcomers import Allowance, Newcomers, WarmOptions
 from kvmesh.core.warming.plan import Candidate, WarmBounds, plan_prompts
@@ -29,7 +29,7 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 
 LOOK_S: Final = 0.25
 MOST_FRESH: Final = 128
-"""Prompts taken in at a look; of more only the last count, a sample of the traffic."""
+"""Prompts that wait to be looked at; of more only the first count, a sample of the traffic."""
 
 MOST_FRESH_BYTES: Final = 16 << 20
 AT_ONCE: Final = 16
@@ -79,25 +79,24 @@ class Warmer:
         self._context = context
         self._replicas = replicas
         self._requests = OneTokenRequests(pool, "warm")
-        self._fresh: deque[tuple[_Prompt, Hashes]] = deque(maxlen=MOST_FRESH)
+        self._fresh: deque[tuple[Wished, str, Hashes, Request, bytes]] = deque()
         self._fresh_bytes = 0
         self._under_way: set[WorkerId] = set()
         self._sent = self._failed = self._tokens = 0
 
     def keep(self, one: Dispatched, asked: Request) -> None:
-        """Take a prompt that is sent; it is looked at later."""
-        made, placed = one.made, one.placed
-        wished = one.wishes if made is None else made
-        if wished is None or wished.restriction() != UNRESTRICTED:
+        """Take a prompt that is sent; it is looked at later, so that a request is spared the calls.
+
+        Beyond what is looked at in time prompts are not taken: what is kept is a sample.
+        """
+        made, placed, body = one.made, one.placed, asked.body
+        if len(self._fresh) == MOST_FRESH or self._fresh_bytes + len(body) > MOST_FRESH_BYTES:
             return
-        model = made.model if made is not None else "" if placed is None else placed.model
-        estimated = made is not None and made.estimated
-        sent = None if estimated else sent_prompt(asked)
-        if sent is not None and self._fresh_bytes + len(sent.body) <= MOST_FRESH_BYTES:
-            if len(self._fresh) == MOST_FRESH:
-                self._fresh_bytes -= len(self._fresh[0][0].sent.body)
-            self._fresh_bytes += len(sent.body)
-            self._fresh.append((_Prompt(sent, model), one.known_hashes))
+        if made is not None:
+            self._fresh.append((made, made.model, made.hashes, asked, body))
+        elif placed is not None and placed.hashes is not None and one.wishes is not None:
+            self._fresh.append((one.wishes, placed.model, placed.hashes, asked, body))
+        self._fresh_bytes += len(body)
 
     def figures(self) -> WarmFigures:
         """Return the counts."""
@@ -128,10 +127,15 @@ class Warmer:
         """Look at prompts that were sent; return how many are left to be looked at."""
         size, now = self._context.scheduler.options.block_size, self._context.clock()
         for _ in range(min(most, len(self._fresh))):
-            prompt, hashes = self._fresh.popleft()
-            self._fresh_bytes -= len(prompt.sent.body)
-            held = len(prompt.sent.body) + HASH_BYTES * hashes.blocks + _OVERHEAD
-            self.kept.add(hashes, prompt, held, size, now)
+            wished, model, hashes, asked, body = self._fresh.popleft()
+            sent = sent_prompt(asked)
+            read = not (isinstance(wished, RouteRequest) and wished.estimated)
+            if sent is not None and read and wished.restriction() == UNRESTRICTED:
+                held = len(body) + HASH_BYTES * hashes.blocks + _OVERHEAD
+                prompt = _Prompt(sent._replace(body=body), model)
+                self.kept.add(hashes, prompt, held, size, now)
+        if not self._fresh:
+            self._fresh_bytes = 0
         return len(self._fresh)
 
     def screen(self) -> None:

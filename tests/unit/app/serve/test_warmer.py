@@ -300,7 +300,7 @@ async def test_it_is_off_with_a_share_of_nothing() -> None:
     assert WarmOptions().share == 0.03
 
 
-async def test_of_more_prompts_than_are_looked_at_the_last_count() -> None:
+async def test_of_more_prompts_than_can_be_looked_at_the_first_count() -> None:
     warm = Warm()
     for which in range(2, 4 + MOST_FRESH):
         warm.keep(which, body=b"x" * which)
@@ -311,4 +311,17 @@ async def test_of_more_prompts_than_are_looked_at_the_last_count() -> None:
     assert warm.warmer.take_in() == 0
     assert len(warm.warmer.kept) == MOST_FRESH
     assert warm.warmer._fresh_bytes == 0
+    await warm.pool.close()
+
+
+async def test_a_prompt_without_hashes_is_not_kept() -> None:
+    warm = Warm()
+    request = RouteRequest("q", BlockHashes.of([*range(5000, 5064)], 16), 1024)
+    placed = warm.routing.scheduler.schedule(request, 100.0)
+    one = at_once(placed, Wishes(), None)
+    one.wishes = None
+
+    warm.warmer.keep(one, Request("POST", CHAT.encode(), (), b"{}", CHAT))
+
+    assert not warm.warmer._fresh
     await warm.pool.close()
