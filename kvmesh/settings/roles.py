@@ -44,6 +44,7 @@ from kvmesh.settings.types import (
     Routers,
     Routing,
     Seconds,
+    Share,
     Temperature,
 )
 
@@ -56,6 +57,8 @@ PREFILL_THRESHOLD: Final = 256
 
 PARITY_SAMPLE: Final = 1000
 """A token of load in a thousand prompts; another tokenizer shows in the first three."""
+
+WARM_SHARE: Final = 0.03
 
 SNAPSHOT_MESSAGES: Final = 100_000
 SNAPSHOT_S: Final = 300.0
@@ -211,6 +214,11 @@ class RouterSettings:
     vocab_size: Annotated[int, Fixed] = 0
     """Token ids from here on are refused (one outside the vocabulary ends an SGLang server); 0: the
     vocabulary of --tokenizer."""
+    warm_share: Annotated[Share, Routing] = WARM_SHARE
+    """Share of the fleet's prefill that may go into what workers compute before they serve: those
+    that join with an empty cache are sent the prompts that will be asked for, for one token each,
+    for 10 s at most and only while others have room; 0: they serve at once, and no prompts are kept
+    for it. Page: docs/operate/autoscaling.md."""
     scaling: Annotated[ScalingOptions, Fixed] = field(default_factory=ScalingOptions)
     """From when on workers count as full. See docs/operate/autoscaling.md."""
     seed: Annotated[int, Fixed] = 0

@@ -10,6 +10,7 @@ VALUES: dict[str, dict[str, float | bytes]] = {
     "app.picker.kube_api": {"MOST_OBJECTS": 65536, "MOST_PAGES": 1024},
     "app.process.memory": {"MOST_BODIES": 1 << 30},
     "app.prompts.turn_names": {"MAX_PROGRAM": 256},
+    "app.serve.warmer": {"MOST_FAILED": 3, "MOST_FRESH": 128, "MOST_FRESH_BYTES": 16 << 20},
     "app.views.spare_time": {"LEAST_UNITS": 128},
     "app.views.top_view": {"WINDOW_S": 60},
     "app.views.traffic_rows": {"MOST_ROWS": 128},
@@ -46,6 +47,8 @@ VALUES: dict[str, dict[str, float | bytes]] = {
     "core.prompts.byte_tokenizer": {"TOOLS_ID": 256},
     "core.prompts.parity": {"MOST_MODELS": 256},
     "core.routing.choice.slo_judge": {"MOST_RETRY_S": 3600},
+    "core.warming.kept_prompts": {"FRESH_S": 300.0},
+    "core.warming.returns": {"MOST_SAMPLES": 4096.0},
     "transport.grpc.session_events": {
         "ENHANCE_YOUR_CALM": 11,
         "INTERNAL": 13,

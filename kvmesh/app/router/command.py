@@ -58,7 +58,6 @@ from kvmesh.app.serve.response_holders import ResponseHolders
 from kvmesh.app.serve.routing_context import RoutingContext, RoutingCounters
 from kvmesh.app.serve.routing_lines import RoutingSummary
 from kvmesh.app.serve.stream_sharing import StreamSharing
-from kvmesh.app.serve.toucher import touching
 from kvmesh.app.views.dashboard_page import ViewPages
 from kvmesh.app.views.front_figures import POOL, URLS, span_figures
 from kvmesh.app.views.mesh_figures import APPROX, HEARD
@@ -122,7 +121,7 @@ class RouterServer:
         )
         if settings.session.session_affinity != "off":
             self.scheduler.sessions = Sessions(session_options(settings.session))
-        self._programs = ProgramPart(settings.program.expanded(), self.scheduler)
+        self._programs = ProgramPart(settings, self.scheduler)
         self.router = Router(
             self.scheduler, cost.kv_cache_block_size, secret_mark=secret_mark(self._secret)
         )
@@ -244,7 +243,7 @@ class RouterServer:
         async with contextlib.AsyncExitStack() as stack:
             pool = upstream_pool(settings.upstream, self._guard)
             stack.push_async_callback(pool.close)
-            context = self._programs.touch(self._context(), self.router.heartbeats, pool)
+            context = self._programs.keep(self._context(), self.mesh.replicas, pool)
             exporting(context.tracer, stack)
             check = check_of(settings, pool, context.find_holder)
             check.holds = lambda: bool(context.gate.waiting)
@@ -293,7 +292,7 @@ class RouterServer:
                 keep_running("sleeping engines", partial(context.asleep.run, self.router, pool)),
                 keep_running("programs seen", watch.run),
                 keep_running("traffic", traffic.run),
-                *touching(self._programs.toucher),
+                *self._programs.running(),
                 keep_running("routing summary", RoutingSummary(context, self.index).run),
                 *running(changes.tuner),
                 *(() if self._pool is None else (keep_running("inference pool", self._pool.run),)),

@@ -1,60 +1,91 @@
-"""Programs at one router: the governor, what is shown of them, and who tells it of workers."""
+"""Programs at one router: the governor, what is shown of them, and who tells it of workers; and
+what sends prompts again of the router's own accord.
+"""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 import msgspec
 
-from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.front.front import Routes
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.router.admin import RouterAdmin
 from kvmesh.app.router.router_options import governor_options
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
 from kvmesh.app.serve.toucher import Toucher, toucher_of
-from kvmesh.app.views.program_figures import PRESSURES, PROGRAMS, TOUCHES
+from kvmesh.app.serve.warmer import Warmer, warmer_of
+from kvmesh.app.views.program_figures import PRESSURES, PROGRAMS, TOUCHES, WARMED
 from kvmesh.app.views.program_watch import ProgramWatch
 from kvmesh.app.views.programs_page import ProgramsPage
 from kvmesh.app.views.scaling_figures import DRAINS, SCALING, read_drains, read_saturation
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.routing.program_fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.settings.requests import ProgramSettings
+from kvmesh.settings.roles import RouterSettings
+from kvmesh.tasks import keep_running
 from kvmesh.transport.http.forward.plan import Target
+from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.client import UpstreamPool
+
+_BOTH: Final = 2
 
 
 class ProgramPart:
     """The `governor` of a scheduler, which knows it from now on."""
 
-    def __init__(self, settings: ProgramSettings, scheduler: Scheduler) -> None:
+    def __init__(self, settings: RouterSettings, scheduler: Scheduler) -> None:
         self._fleet = GovernedFleet(scheduler)
-        self.governor = Governor(governor_options(settings), self._fleet)
+        self._settings = settings.program.expanded()
+        self._warm_share = settings.warm_share
+        self.governor = Governor(governor_options(self._settings), self._fleet)
         self.governor.shared = False  # until there is a plane to share it by
         scheduler.governor = self.governor
         self.toucher: Toucher | None = None
-        self._settings = settings
+        self.warmer: Warmer | None = None
         self._scheduler = scheduler
         self._lives: dict[WorkerId, int] = {}
 
-    def touch(
+    def keep(
         self,
         context: RoutingContext,
-        beats: Mapping[WorkerId, WorkerHeartbeat],
+        replicas: Callable[[], Iterable[RouterHeartbeat]],
         pool: UpstreamPool,
     ) -> RoutingContext:
-        """Return the context of a router that touches contexts of paused agents, if it does."""
+        """Return the context of a router that keeps prompts to send them again, if it does: to
+        touch contexts of paused agents, and to warm workers that join.
+        """
+        beats = context.router.heartbeats
 
         def target(worker: WorkerId) -> Target | None:
             beat = beats.get(worker)
             return None if beat is None else target_of(beat)
 
         toucher = toucher_of(self._settings, self.governor, self._scheduler, target, pool)
-        self.toucher = toucher
-        if toucher is None:
-            return context
-        context.routing.turns.touches = toucher.touches
-        return msgspec.structs.replace(context, keep=toucher.keep)
+        warmer = warmer_of(self._warm_share, context, replicas, pool)
+        self.toucher, self.warmer = toucher, warmer
+        if toucher is not None:
+            context.routing.turns.touches = toucher.touches
+        keepers = [one.keep for one in (toucher, warmer) if one is not None]
+        if len(keepers) < _BOTH:
+            return msgspec.structs.replace(context, keep=keepers[0] if keepers else None)
+
+        def keep(one: Dispatched, asked: Request) -> None:
+            for keeper in keepers:
+                keeper(one, asked)
+
+        return msgspec.structs.replace(context, keep=keep)
+
+    def running(self) -> list[Awaitable[None]]:
+        """Return what runs as long as the router does."""
+        found: list[Awaitable[None]] = []
+        if self.toucher is not None:
+            found.append(keep_running("touch contexts", self.toucher.run))
+        if self.warmer is not None:
+            found.append(keep_running("warm workers", self.warmer.run))
+        return found
 
     def mount(
         self, context: RoutingContext, viewers: Viewers, admin: RouterAdmin, ports: Iterable[Routes]
@@ -74,6 +105,8 @@ class ProgramPart:
         )
         if (toucher := self.toucher) is not None:
             admin.sources.add(TOUCHES.of(toucher.figures))
+        if (warmer := self.warmer) is not None:
+            admin.sources.add(WARMED.of(warmer.figures))
         return watch
 
     def check(self, context: RoutingContext) -> None:

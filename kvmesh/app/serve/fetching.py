@@ -6,9 +6,9 @@ import msgspec
 
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.cost.terms import Brought
 from kvmesh.core.engines.fetch import Source, read_access
 from kvmesh.core.engines.registry import fetch_of
-from kvmesh.core.routing.decision import Decision
 from kvmesh.errors import CodecError
 from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.wire.headers import Headers
@@ -26,10 +26,9 @@ class Fetching:
         self._body = body
         self._source = ""
 
-    def name_source(self, target: Target, decision: Decision, request_id: str) -> Target:
+    def name_source(self, target: Target, brought: Brought | None, request_id: str) -> Target:
         """Return an attempt's target with a body that names the source, if there is one."""
         self._source = ""
-        brought = decision.brought
         if brought is None or brought.source is None:
             return target
         beat = self._beats.get(brought.source)

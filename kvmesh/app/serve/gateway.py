@@ -263,8 +263,8 @@ class Gateway(Generic[E]):
             options = self._options.get(asked.path, self._others)
         if timeout_s is not None:
             options = within_patience(options, timeout_s)
-        if context.keep is not None and one.turn is not None:
-            context.keep(one.turn, asked, one.known_hashes)
+        if context.keep is not None:
+            context.keep(one, asked)
         if context.texts is not None:
             context.texts.offer(asked.body, one.known_hashes, context.clock())
         if context.tracer is not None:

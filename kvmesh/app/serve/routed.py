@@ -147,7 +147,7 @@ class RoutedRequest:
         target = context.targets.of(heartbeat)
         if self.fetching is not None:
             name = f"{placed.request_id}-{self._attempts}"
-            target = self.fetching.name_source(target, record.decision, name)
+            target = self.fetching.name_source(target, record.decision.brought, name)
         if context.alternatives is None:
             return target
         failed = NOBODY if self._failed is None else self._failed.workers

@@ -34,7 +34,6 @@ from kvmesh.core.members.answer_check import AnswerCheck
 from kvmesh.core.members.outcomes import UNKNOWN
 from kvmesh.core.members.retry_budget import RetryBudget
 from kvmesh.core.members.worker_info import Trust
-from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.decision import RouteRequest, RouterMode
 from kvmesh.core.routing.registry import WorkerRegistry
 from kvmesh.core.routing.scheduler import Scheduler
@@ -117,8 +116,8 @@ class RoutingCounters:
         return dict(sorted(found.items()))
 
 
-Keep = Callable[[Turn, Request, Hashes], None]
-"""A turn, the request as it is sent, and the hashes of its prompt."""
+Keep = Callable[[Dispatched, Request], None]
+"""A request, and what is sent for it."""
 
 
 def target_of(worker: WorkerHeartbeat, check: AnswerCheck | None = None) -> Target:
@@ -176,7 +175,7 @@ class RoutingContext(msgspec.Struct, frozen=True):
     `targets` are where requests go, with what judges the answers.
     `alternatives` finds where a request could go as well, for who is told that; None: nobody is.
     `scaling` says from when on workers count as full.
-    `keep` takes each turn's prompt as it is sent, `texts` a sample of all; None: nobody does.
+    `keep` takes each prompt as it is sent, `texts` a sample of all; None: nobody does.
     `again` reads requests once more whose streams are to go on. `named` tells siblings of streams
     that their clients named; None: none are kept. `sockets` are the open WebSockets,
     `asleep` the workers whose engines sleep.

@@ -3,57 +3,45 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
 
+from kvmesh.app.serve.one_token import OneTokenRequests, SentPrompt, sent_prompt
 from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
-from kvmesh.core.engines.handshake import one_token
-from kvmesh.core.engines.sse import find_usage
+from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.programs.touch import Touch, Touches, TouchOptions
-from kvmesh.core.programs.turn import Turn
 from kvmesh.core.routing.program_fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
-from kvmesh.errors import CodecError, TransportError
-from kvmesh.observe import get_logger
 from kvmesh.settings.requests import ProgramSettings
-from kvmesh.tasks import Jobs, keep_running, to_next
-from kvmesh.transport.http.fetch import HTTP_OK, fetch
+from kvmesh.tasks import Jobs, to_next
 from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.client import UpstreamPool
-from kvmesh.transport.http.wire.headers import Headers
 
 CHECK_EVERY_S: Final = 0.5
-ANSWER_S: Final = 30.0
 PROMPT_BYTES: Final = 64 << 20
 """Agents' last prompts that are kept, to be sent again: a thousand of 64 KB."""
 
 MOST_WAIT_MS: Final = 200.0
 """A worker with a longer backlog is left alone: a touch would come late, and be in the way."""
 
-PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages"})
-"""Whose bodies name the length of the answer `max_tokens`, and the rest of it the prompt."""
-
 _OVERHEAD: Final = 512
-_PASSED_ON: Final = frozenset({b"authorization", b"anthropic-version", b"x-api-key"})
 
 
 class Prompt(NamedTuple):
     """What was sent for an agent's last turn, its `turns`th; -1: not looked at since."""
 
-    path: str
-    body: bytes
-    headers: Headers
+    sent: SentPrompt
     hashes: Hashes
     turns: int = -1
 
     def size(self) -> int:
         """Return about how many bytes it takes."""
-        return len(self.body) + HASH_BYTES * self.hashes.blocks + _OVERHEAD
+        return len(self.sent.body) + HASH_BYTES * self.hashes.blocks + _OVERHEAD
 
 
 class TouchFigures(msgspec.Struct, frozen=True):
@@ -86,20 +74,21 @@ class Toucher:
         self.touches = touches
         self._scheduler = scheduler
         self._target = target
-        self._pool = pool
+        self._requests = OneTokenRequests(pool, "touch")
         self._clock = clock
         self._most_bytes = most_bytes
         self._prompts: OrderedDict[str, Prompt] = OrderedDict()
         self._bytes = 0
-        self._sent = 0
 
-    def keep(self, turn: Turn, asked: Request, hashes: Hashes) -> None:
-        """Keep a turn's prompt in place of the agent's last. The body is shared, not copied."""
-        self._drop(turn.agent)
-        if turn.final or asked.path not in PATHS or asked.method != "POST":
+    def keep(self, one: Dispatched, asked: Request) -> None:
+        """Keep a turn's prompt in place of the agent's last."""
+        if (turn := one.turn) is None:
             return
-        headers = tuple(one for one in asked.headers if one[0] in _PASSED_ON)
-        prompt = self._prompts[turn.agent] = Prompt(asked.path, asked.body, headers, hashes)
+        self._drop(turn.agent)
+        sent = None if turn.final else sent_prompt(asked)
+        if sent is None:
+            return
+        prompt = self._prompts[turn.agent] = Prompt(sent, one.known_hashes)
         self._bytes += prompt.size()
         while self._bytes > self._most_bytes:
             self._drop(next(iter(self._prompts)))
@@ -134,7 +123,9 @@ class Toucher:
         """Touch a context, and report the result to the plan."""
         computed: int | None = None
         try:
-            computed = await self._ask(touch)
+            prompt, target = self._prompts.get(touch.agent), self._target(touch.worker)
+            if prompt is not None and target is not None:
+                computed = await self._requests.send(prompt.sent, target)
         finally:
             self.touches.done(touch, computed, self._clock())
 
@@ -152,36 +143,6 @@ class Toucher:
             return None
         found = self._scheduler.overlaps.find(prompt.hashes, now).overlaps.get(worker, 0)
         return self._scheduler.options.block_size * max(0, prompt.hashes.blocks - found)
-
-    async def _ask(self, touch: Touch) -> int | None:
-        """Return how many tokens the engine computed, 0 if it does not say; None: it did not."""
-        prompt, target = self._prompts.get(touch.agent), self._target(touch.worker)
-        if prompt is None or target is None:
-            return None
-        self._sent += 1
-        headers = (*prompt.headers, *target.headers, (b"x-request-id", b"touch-%d" % self._sent))
-        log = get_logger()
-        try:
-            body = msgspec.json.encode(one_token(prompt.body))
-            status, answer = await fetch(
-                self._pool,
-                target.origin,
-                prompt.path,
-                timeout_s=ANSWER_S,
-                headers=headers,
-                json=body,
-            )
-        except (CodecError, TransportError) as error:
-            log.debug("context not touched", worker=touch.worker, error=str(error))
-            return None
-        if status != HTTP_OK:
-            log.debug("context not touched", worker=touch.worker, status=status)
-            return None
-        usage = find_usage(answer)
-        if usage is None or usage.cached_tokens is None:
-            return 0
-        log.debug("context touched", worker=touch.worker, cached_tokens=usage.cached_tokens)
-        return max(0, usage.prompt_tokens - usage.cached_tokens)
 
     def _drop(self, agent: str) -> None:
         prompt = self._prompts.pop(agent, None)
@@ -201,8 +162,3 @@ def toucher_of(
         return None
     touches = Touches(TouchOptions(), governor.table, GovernedFleet(scheduler))
     return Toucher(touches, scheduler, target, pool, time.monotonic, PROMPT_BYTES)
-
-
-def touching(toucher: Toucher | None) -> list[Awaitable[None]]:
-    """Return what runs as long as the router does."""
-    return [] if toucher is None else [keep_running("touch contexts", toucher.run)]

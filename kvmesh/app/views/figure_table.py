@@ -33,7 +33,7 @@ from kvmesh.app.views.other_names import render_others
 from kvmesh.app.views.pick_figures import GATEWAYS, PICKS, UNWATCHED
 from kvmesh.app.views.policy_figures import POLICIES
 from kvmesh.app.views.process_figures import BUILD, INTERNAL_ERRORS
-from kvmesh.app.views.program_figures import PRESSURES, PROGRAM_NEWS, PROGRAMS, TOUCHES
+from kvmesh.app.views.program_figures import PRESSURES, PROGRAM_NEWS, PROGRAMS, TOUCHES, WARMED
 from kvmesh.app.views.request_figures import (
     ADMISSION,
     FORMULAS,
@@ -60,7 +60,7 @@ from kvmesh.app.views.worker_figures import (
 TABLES: Final[tuple[Table[Never], ...]] = (
     *(REQUESTS, STREAMS, TOTALS, INSIGHT, ADMISSION, SHARES, FORMULAS, SHADOWS, WORKERS),
     ENGINES,
-    *(PROGRAMS, PRESSURES, PROGRAM_NEWS, TOUCHES),
+    *(PROGRAMS, PRESSURES, PROGRAM_NEWS, TOUCHES, WARMED),
     *(PREDICTIONS, ACCESSES, WORKER_CARE, SCALING, DRAINS, SLO),
     *(INDEX, APPROX, HEARD, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
     *(VERSIONS, UNREAD, USAGE, USAGE_RECORD, LIMITS),

@@ -3,6 +3,7 @@
 from typing import Final
 
 from kvmesh.app.serve.toucher import TouchFigures
+from kvmesh.app.serve.warmer import WarmFigures
 from kvmesh.app.views.figure import Figure, Shown, Table
 from kvmesh.app.views.program_rows import WorkerPressure
 from kvmesh.app.views.program_watch import ProgramWatch
@@ -51,6 +52,18 @@ TOUCHES: Final = Table[TouchFigures](
     Figure("counter", "kvmesh_program_touch_computed_tokens", lambda one: one.computed_tokens,
            "Prompt tokens that engines computed for that: they were no longer cached."),
     Figure("gauge", "kvmesh_program_prompt_bytes", lambda one: one.prompt_bytes,
+           "Prompts that are kept for it, bytes; at most 64 MiB."),
+)
+
+WARMED: Final = Table[WarmFigures](
+    Figure("counter", "kvmesh_warmed_tokens", lambda one: one.tokens,
+           "Prompt tokens that workers computed before they served (--warm-share)."),
+    Figure("counter", "kvmesh_warm_requests", lambda one: {
+               "done": one.sent, "failed": one.failed},
+           "Prompts sent for one token to workers that do not serve yet.", ("how",)),
+    Figure("gauge", "kvmesh_warming_workers", lambda one: one.waiting,
+           "Workers that get no requests yet: they are given prefixes first."),
+    Figure("gauge", "kvmesh_warm_prompt_bytes", lambda one: one.prompt_bytes,
            "Prompts that are kept for it, bytes; at most 64 MiB."),
 )
 

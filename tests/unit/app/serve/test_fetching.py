@@ -22,7 +22,7 @@ def named(labels: tuple[str, ...], source: str | None = SOURCE, body: bytes = b"
     fetching = Fetching(beats, body)
     brought = None if source is None else Brought(WorkerId(source))
     decision: Any = Decided(brought)
-    return fetching.name_source(TARGET, decision, "q-1"), fetching.let_go()
+    return fetching.name_source(TARGET, decision.brought, "q-1"), fetching.let_go()
 
 
 class Brought(msgspec.Struct):

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from kvmesh.app.serve.toucher import PATHS, Toucher, toucher_of, touching
+from kvmesh.app.serve.one_token import PATHS
+from kvmesh.app.serve.toucher import Toucher, toucher_of
 from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.dispatch.dispatched import as_read
 from kvmesh.core.index.approx import new_approx
 from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
@@ -18,7 +20,7 @@ from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.table import ProgramTable
 from kvmesh.core.programs.touch import Touch, Touches, TouchOptions
 from kvmesh.core.programs.turn import Turn, TurnEnd
-from kvmesh.core.routing.decision import RouterOptions
+from kvmesh.core.routing.decision import RouteRequest, RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.settings.requests import ProgramSettings
 from kvmesh.transport.http.forward.plan import Target
@@ -64,7 +66,9 @@ class Kept:
         turn = make_turn(name, 30_000, **more)  # type: ignore[arg-type]  # any field
         hashes = BlockHashes.of([*range(hash(name) % 1000 + 1, hash(name) % 1000 + 21)], 16)
         headers = ((b"authorization", b"Bearer k"), (b"cookie", b"c"))
-        self.toucher.keep(turn, Request("POST", path.encode(), headers, body, path), hashes)
+        request = RouteRequest("r", hashes, 30_000, turn=turn)
+        asked = Request("POST", path.encode(), headers, body, path)
+        self.toucher.keep(as_read(request, b"r"), asked)
         agent, _ = self.table.note(turn, self.now)
         assert agent is not None
         agent.worker, agent.stop, agent.turns = W1, "tool", agent.turns + 1
@@ -196,8 +200,7 @@ async def test_it_looks_for_ever() -> None:
         kept = Kept(url)
         kept.turn("a")
         kept.touches.wrote(W1, 40_000, 100.0)
-        (running,) = touching(kept.toucher)
-        task = asyncio.ensure_future(running)
+        task = asyncio.ensure_future(kept.toucher.run())
         while not kept.toucher.figures().computed_tokens:  # noqa: ASYNC110  nobody tells
             await asyncio.sleep(0.01)
         task.cancel()
@@ -219,5 +222,7 @@ async def test_it_is_there_where_it_is_asked_for() -> None:
         settings = ProgramSettings(**given)  # type: ignore[arg-type]  # any field
         toucher = toucher_of(settings, governor, kept.scheduler, kept.targets.get, kept.pool)
         assert (toucher is not None) == there
-    assert touching(None) == []
+    request = RouteRequest("r", BlockHashes.of([1], 16), 16)
+    kept.toucher.keep(as_read(request, b"r"), Request("POST", b"/", (), BODY, CHAT))
+    assert kept.toucher.figures().prompts == 0  # it is nobody's turn
     assert CHAT in PATHS

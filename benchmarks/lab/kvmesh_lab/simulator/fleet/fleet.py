@@ -19,12 +19,13 @@ from kvmesh_lab.simulator.fleet.agenda import Agenda
 from kvmesh_lab.simulator.fleet.course import Course
 from kvmesh_lab.simulator.fleet.engine import FleetEngine, make_engines
 from kvmesh_lab.simulator.fleet.faults import SlowDown, make_plans
+from kvmesh_lab.simulator.fleet.joining import Joining
 from kvmesh_lab.simulator.fleet.options import FleetOptions
 from kvmesh_lab.simulator.fleet.oracle import Oracle
 from kvmesh_lab.simulator.fleet.outcome import SERVED, lost, served
 from kvmesh_lab.simulator.fleet.peers import ACCESS_LABEL, FleetPeer
 from kvmesh_lab.simulator.fleet.replicas import Action, Replicas
-from kvmesh_lab.simulator.fleet.request import Errand, FleetRequest, Passage
+from kvmesh_lab.simulator.fleet.request import WARM, Errand, FleetRequest, Passage
 from kvmesh_lab.simulator.fleet.router import AttemptEnd, FleetRouter
 from kvmesh_lab.simulator.fleet.seeing import Seeing
 
@@ -93,6 +94,7 @@ class SimulatedFleet:
         self._replicas = Replicas(self.routers, options.sync_delay_s, self._at, self._take)
         self._seeing = Seeing(options, self.routers, self._replicas, self._at)
         self._index = index
+        self.joining = Joining(options, self.routers, self.engines, self._at, self._run)
         self._oracle = Oracle() if policy.mode == "direct" else None
         self._plans = make_plans(options.faults, options.seed)
         self._engine_of = {one.worker: place for place, one in enumerate(self.engines)}
@@ -138,6 +140,7 @@ class SimulatedFleet:
             self.busy_s = [engine.busy_until(now) for engine in self.engines]
         number = xxhash.xxh3_64_intdigest(b"%d" % request.trace.index, self.options.seed % 2**64)
         place = number % len(self.routers)
+        self.joining.sent(request, now)
         self._attempt(Errand(request, place, now), now)
 
     def _attempt(self, errand: Errand, now: float) -> None:
@@ -316,6 +319,9 @@ class SimulatedFleet:
             self._at(engine.ends_s, partial(self._end, engine, engine.turns))
 
     def _answered(self, passage: Passage, now: float) -> None:
+        self.joining.answered(passage, now)
+        if passage.touch is WARM:
+            return
         if passage.touch is not None:
             touches = self.routers[passage.router].touches
             assert touches is not None, "a router that plans touches"

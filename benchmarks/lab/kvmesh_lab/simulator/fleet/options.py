@@ -11,6 +11,7 @@ from kvmesh.core.cost.targets import Targets
 from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.touch import TouchOptions
 from kvmesh.core.routing.choice.slo_judge import SloOptions
+from kvmesh.core.warming.newcomers import WarmOptions
 from kvmesh.errors import ConfigError
 from kvmesh_lab.mocker.model.faults import FaultOptions
 from kvmesh_lab.mocker.model.options import EngineOptions
@@ -70,6 +71,10 @@ class FleetOptions(msgspec.Struct, frozen=True):
     take turns, which are those of the trace; None: each request goes as it comes. `touches`: when
     engines are reminded of contexts, None: never; with `turns`.
 
+    `joins`: these engines are members from so many seconds on; `leaves`: these get nothing new from
+    then on. `warm`: how they are given prefixes
+    before they serve, None: they are not.
+
     All requests ask for `targets`; what hardly meets them is refused, by `slo`.
     """
 
@@ -106,6 +111,9 @@ class FleetOptions(msgspec.Struct, frozen=True):
     targets: Targets | None = None
     slo: SloOptions = SloOptions()
     touches: TouchOptions | None = None
+    joins: tuple[tuple[int, float], ...] = ()
+    leaves: tuple[tuple[int, float], ...] = ()
+    warm: WarmOptions | None = None
 
     def __post_init__(self) -> None:
         """Check the options together. Raises `ConfigError`."""
@@ -131,9 +139,17 @@ class FleetOptions(msgspec.Struct, frozen=True):
             )
         if self.split_share is not None and not 0.0 <= self.split_share <= 1.0:
             raise ConfigError(f"split_share is {self.split_share}: it must be 0 to 1")
+        if not self.speed_ratios:
+            raise ConfigError("speed_ratios is empty: name at least one")
+        self._check_engines()
+
+    def _check_engines(self) -> None:
         if self.kinds and len(self.kinds) != self.engines:
             raise ConfigError(f"kinds has {len(self.kinds)} of {self.engines} engines: name each")
         if {one.block_size for one in self.kinds} - {self.engine.block_size}:
             raise ConfigError("kinds has engines of other block sizes: the fleet has one")
-        if not self.speed_ratios:
-            raise ConfigError("speed_ratios is empty: name at least one")
+        for number, due_s in (*self.joins, *self.leaves):
+            if not (0 <= number < self.engines and 0 <= due_s < inf):
+                raise ConfigError(
+                    f"engine {number} of {self.engines} joins or leaves at {due_s} s: never"
+                )

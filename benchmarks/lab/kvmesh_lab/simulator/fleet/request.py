@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Final
 
 import msgspec
 import xxhash
@@ -14,6 +15,8 @@ from kvmesh_lab.mocker.model.faults import Fault
 from kvmesh_lab.mocker.model.request import NO_LABELS, EngineRequest, Labels
 from kvmesh_lab.report.outcome import UNKNOWN
 from kvmesh_lab.traces.trace import TraceRequest, split_sessions
+
+WARM: Final = Touch("", WorkerId(""), 0)
 
 
 class FleetRequest(msgspec.Struct, frozen=True):
@@ -131,7 +134,8 @@ class Passage:
     run under way (-1: none). `grown_tokens` is what its router was told last. `factor` is how many
     times as long its answer takes to be seen as the engine takes to make it. Of an answer that will
     be cut the engine makes half. `prefills`: it computes the prompt for another engine, one token.
-    `touch`: it has an engine use a prompt again, for one token, and is no request of the trace.
+    `touch`: it has an engine use a prompt again, for one token, and is no request of the trace;
+    `WARM`: it has one compute a prompt before it serves.
     """
 
     __slots__ = (

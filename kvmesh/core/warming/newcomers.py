@@ -1,0 +1,135 @@
+"""Workers that have just joined with an empty cache: who they are, and how long they wait."""
+
+from collections.abc import Iterable, Sequence
+from math import inf
+from statistics import fmean
+from typing import Final
+
+import msgspec
+
+from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.routing.scheduler import Scheduler
+
+WARMING: Final = "is given prefixes before it serves"
+"""Why a newcomer gets no requests yet."""
+
+EMPTY_SHARE: Final = 0.25
+"""A worker with less of what the others have cached on average has an empty cache."""
+
+
+class WarmOptions(msgspec.Struct, frozen=True):
+    """`share` of the fleet's prefill may go into newcomers' prefixes, 0: none is given any.
+
+    A newcomer serves after `longest_s` at the latest, as soon as the backlog of all others of its
+    models is longer than `crowded_ms`, and once its cache has not grown for `quiet_s`. At most
+    `fill` of its cache is filled.
+    """
+
+    share: float = 0.03
+    longest_s: float = 10.0
+    crowded_ms: float = 200.0
+    quiet_s: float = 1.5
+    fill: float = 0.8
+
+
+class _Newcomer(msgspec.Struct, eq=False):
+    """Times are -1 until the first look."""
+
+    began_s: float = -1.0
+    grown_s: float = -1.0
+    cached: int = 0
+
+
+class Allowance:
+    """Tokens that may be computed ahead of requests: a share of those computed for requests."""
+
+    def __init__(self, share: float) -> None:
+        self.tokens = 0.0
+        self._share = share
+        self._computed = 0
+
+    def earn(self, computed: int, replicas: int, most: int) -> None:
+        """Note how many tokens requests of this replica, one of so many, had computed until now.
+        More than `most` is not saved up.
+        """
+        fresh, self._computed = max(0, computed - self._computed), computed
+        self.tokens = min(float(most), self.tokens + self._share * fresh * replicas)
+
+    def spend(self, tokens: int) -> None:
+        """Note that so many were computed."""
+        self.tokens -= tokens
+
+
+class Newcomers:
+    """Leaves workers out that joined, restarted or woke with an empty cache, while others serve.
+
+    `screen` keeps each incarnation of a worker back when its membership first asks; `look` lets
+    those in that are not to wait, or no longer. Every replica does so by itself, and hears by a
+    newcomer's events whether another one still sends it prefixes. `armed`: there are some to give.
+    """
+
+    def __init__(self, options: WarmOptions, scheduler: Scheduler) -> None:
+        self.options = options
+        self.armed = False
+        self.waiting: dict[WorkerId, _Newcomer] = {}
+        self._scheduler = scheduler
+        self._known: dict[str, int | None] = {}
+
+    def screen(self, name: str) -> str:
+        """Return why a worker may not be given work yet, "" if it may."""
+        epoch = self._scheduler.workers.membership.epoch(name)
+        if name not in self._known or self._known[name] != epoch:
+            others = any(one != name and one not in self.waiting for one in self._known)
+            self._known[name] = epoch
+            self.waiting.pop(WorkerId(name), None)
+            if self.armed and others:
+                self.waiting[WorkerId(name)] = _Newcomer()
+        return WARMING if name in self.waiting else ""
+
+    def forget(self, workers: Iterable[WorkerId]) -> None:
+        """Judge these workers anew when they are next there: their engines sleep."""
+        for worker in workers:
+            self._known.pop(worker, None)
+            self.waiting.pop(worker, None)
+
+    def done(self, worker: WorkerId) -> None:
+        """Let a worker in: it has all that it is to be given."""
+        if self.waiting.pop(worker, None) is not None:
+            self._scheduler.workers.membership.screen_anew()
+
+    def look(self, now: float, *, held: bool) -> None:
+        """Let in whose cache is not empty, or whose time is over. `held`: requests wait for a
+        worker. O(newcomers x workers).
+        """
+        workers = self._scheduler.workers
+        self._known = {n: one for n, one in self._known.items() if n in workers.membership}
+        if not self.waiting:
+            return
+        usable = workers.everyone(now)
+        for worker, one in tuple(self.waiting.items()):
+            others = [name for name in usable if self._are_alike(worker, name)]
+            if held or worker not in workers.membership or self._is_over(worker, one, others, now):
+                self.done(worker)
+
+    def _is_over(
+        self, worker: WorkerId, one: _Newcomer, others: Sequence[WorkerId], now: float
+    ) -> bool:
+        """Return whether a worker is to wait no longer; `others` serve meanwhile."""
+        waits_ms = (self._scheduler.wait_ms(name, now) for name in others)
+        if min(waits_ms, default=inf) > self.options.crowded_ms:
+            return True
+        (cached,) = self._scheduler.overlaps.cached_blocks((worker,))
+        if one.began_s < 0.0:
+            one.began_s = one.grown_s = now
+            if cached > EMPTY_SHARE * fmean(self._scheduler.overlaps.cached_blocks(others)):
+                return True
+        if cached > one.cached:
+            one.grown_s, one.cached = now, cached
+        late = now - one.began_s >= self.options.longest_s
+        return late or now - one.grown_s >= self.options.quiet_s
+
+    def _are_alike(self, worker: WorkerId, other: WorkerId) -> bool:
+        """Return whether one serves what the other does."""
+        one, two = self._scheduler.workers.info(worker), self._scheduler.workers.info(other)
+        known = bool(one.models and two.models)
+        return not (known and frozenset(one.models).isdisjoint(two.models))
