@@ -193,9 +193,7 @@ class MetaServer:
             OperatorPages(self.meta, self._pool, self.settings, self._viewers).mount(routes, ports)
             asking = upstream_pool(self.settings.upstream, self._guard)
             stack.push_async_callback(asking.close)
-            view = MetaView(
-                self.meta, asking, "meta-router", self._pages.warnings, self._pages.faults
-            )
+            view = MetaView(self.meta, asking, "meta-router", self._pages)
             ports.mount(pages := ViewPages(view, self._viewers))
             for door in ports.all():
                 MetaPrograms(view, self._viewers).mount(door)

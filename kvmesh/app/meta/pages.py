@@ -11,6 +11,7 @@ from kvmesh.app.mesh.meta_mesh import MetaMesh
 from kvmesh.app.mesh.static_replicas import StaticReplicas
 from kvmesh.app.meta.site_part import SitePart
 from kvmesh.app.serve.formula_watch import FormulaWatch
+from kvmesh.app.views.site_rows import SitesStatus
 from kvmesh.app.views.tenant_view import TenantStatus
 from kvmesh.transport.http.server.exchange import Exchange
 
@@ -39,6 +40,10 @@ class MetaPages:
     def mount(self, admin: Routes, viewers: Viewers) -> None:
         """Serve the status at the port for operators."""
         admin.add("GET", "/v1/status", lambda exchange: self._status(exchange, viewers))
+
+    def sites(self) -> SitesStatus | None:
+        """Return the other sites, None without any."""
+        return None if self._sites is None else self._sites.status()
 
     def faults(self) -> tuple[str, ...]:
         """Return the warnings that are about no replica or worker."""
@@ -89,6 +94,6 @@ class MetaPages:
             "statistics": self._meta.statistics(),
             "refused": self._refusals.guard.refused(now),
         }
-        if self._sites is not None:
-            status["sites"] = self._sites.status()
+        if (sites := self.sites()) is not None:
+            status["sites"] = sites
         answer_json(exchange, status)

@@ -6,15 +6,14 @@ from collections.abc import Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Final
 
-import msgspec
-
 from kvmesh.actors.meta_router import MetaRouter
 from kvmesh.actors.site_reporter import SiteReporter
 from kvmesh.app.members.warning_lines import by_reason
 from kvmesh.app.meta.bucket_plan import BucketPlan
-from kvmesh.app.meta.site_plan import FROM_SITE, OpenAway, SitePlan, Trip
+from kvmesh.app.meta.site_plan import FROM_SITE, OpenAway, SitePlan
 from kvmesh.app.views.figure import Labels, Source
 from kvmesh.app.views.front_figures import SITE_DIGESTS, SITES
+from kvmesh.app.views.site_rows import SitesStatus
 from kvmesh.core.admission.access import RESIDENCY_HEADER
 from kvmesh.core.buckets.conversations import find_beginnings
 from kvmesh.core.buckets.rules import BucketRequest
@@ -33,18 +32,6 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 PROBE_S: Final = 1.0
 TRAVEL: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages"})
 """Paths whose requests leave nothing behind that a later one names."""
-
-
-class SitesStatus(msgspec.Struct, frozen=True):
-    """A site's others for people: `stayed` requests were served at home, `trips` are the last that
-    were not.
-    """
-
-    site: str
-    stayed: int
-    told_bytes: int
-    sites: list[SiteView]
-    trips: list[Trip]
 
 
 def parse_doors(settings: MetaRouterSettings) -> dict[str, str]:

@@ -4,9 +4,8 @@ import time
 from collections import deque
 from typing import Final
 
-import msgspec
-
 from kvmesh.app.meta.bucket_plan import BucketPlan
+from kvmesh.app.views.site_rows import Trip
 from kvmesh.core.sites.sites import SiteRequest, Sites
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait
@@ -23,15 +22,6 @@ SITE_WHY = b"x-kvmesh-site-why"
 
 
 MOST_TRIPS: Final = 64
-
-
-class Trip(msgspec.Struct, frozen=True):
-    """A request that was served at another site, and why; `at` is when its answer began."""
-
-    request: str
-    site: str
-    why: str
-    at: float
 
 
 class OpenAway:

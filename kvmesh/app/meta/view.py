@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from kvmesh.actors.meta_router import MetaRouter
+from kvmesh.app.meta.pages import MetaPages
 from kvmesh.app.process.build import in_words, own_build
 from kvmesh.app.views.decision_view import DecisionRow
 from kvmesh.app.views.overview import (
@@ -75,7 +76,7 @@ class MetaView:
     """Asks every replica for its overview, at most once a second and only while somebody looks.
 
     `pool` is for these questions alone. What a replica said stays while the replica is known.
-    `faults` are those of the `warnings` that no row tells.
+    `own` is what the meta-router knows by itself.
     """
 
     tick_s = 1.0
@@ -85,12 +86,10 @@ class MetaView:
         meta: MetaRouter,
         pool: UpstreamPool,
         name: str,
-        warnings: Callable[[], Sequence[str]],
-        faults: Callable[[], Sequence[str]] = tuple,
+        own: MetaPages,
     ) -> None:
         self._meta = meta
-        self._own_warnings = warnings
-        self._faults = faults
+        self._own = own
         self._problems = ProblemLog()
         self._pool = pool
         self._name = name
@@ -163,7 +162,7 @@ class MetaView:
             policies=merge_policies(row for one in overviews for row in one.policies),
             cursor=self._version,
             warnings=[
-                *self._own_warnings(),
+                *self._own.warnings(),
                 *merge_warnings((one.name, one.warnings) for one in overviews),
             ],
             formats=in_words(self._build.formats),
@@ -178,6 +177,7 @@ class MetaView:
             models=merge_models(one.models for one in overviews),
             tenants=merge_tenants(one.tenants for one in overviews),
             marks=merge_marks(one.marks for one in overviews),
+            sites=self._own.sites(),
         )
 
     def _check(self, now: float) -> None:
@@ -186,7 +186,7 @@ class MetaView:
             ReplicaState(one.replica, one.bucket, one.ready, one.reason, one.draining)
             for one in self._replicas()
         ]
-        faults = warning_problems(self._faults(), self._name)
+        faults = warning_problems(self._own.faults(), self._name)
         self._problems.check([*replica_problems(states), *faults], now)
 
     def changes(self, after: int, limit: int) -> tuple[list[DecisionRow], int]:

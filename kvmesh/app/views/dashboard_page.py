@@ -29,8 +29,8 @@ FIGURES: Final = "/dashboard/figures.js"
 _DIRECTORY: Final = files("kvmesh.app.views") / "dashboard"
 _SCRIPTS: Final = (
     *("charts", "curves", "dashboard", "detail", "fleet", "parts", "policies", "prefixes"),
-    *("problems", "programs", "requests", "session", "settings", "tiles", "traffic", "tuning"),
-    "workers",
+    *("problems", "programs", "requests", "session", "settings", "sites", "tiles", "traffic"),
+    *("tuning", "workers"),
 )
 _JAVASCRIPT: Final = b"text/javascript; charset=utf-8"
 _FILES: Final = {

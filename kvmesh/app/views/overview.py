@@ -10,6 +10,7 @@ from kvmesh.app.views.figure import Shown, combine
 from kvmesh.app.views.figure_table import OF_REPLICAS, OF_WORKERS
 from kvmesh.app.views.policy_view import PolicyRow, TuningRow
 from kvmesh.app.views.program_rows import ProgramRow
+from kvmesh.app.views.site_rows import SitesStatus
 from kvmesh.app.views.traffic_rows import ModelRow, TenantRow, TrafficRow
 from kvmesh.core.insight.mark_log import Mark
 from kvmesh.core.insight.problem_log import ProblemRow
@@ -130,7 +131,7 @@ class Overview(msgspec.Struct, frozen=True):
     that wait, then those that run and pause, the oldest first. `warnings` are sentences: what makes
     routing worse than it could be; `problems` are what is wrong now, them included, the worst
     first. `traffic` is None to who may not see all; `models` and `tenants` are the busiest.
-    `marks` are what changed in the last ten minutes.
+    `marks` are what changed in the last ten minutes. `sites` None: there is this one alone.
     """
 
     role: Literal["router", "picker", "meta-router"]
@@ -161,6 +162,7 @@ class Overview(msgspec.Struct, frozen=True):
     models: list[ModelRow] = []
     tenants: list[TenantRow] = []
     marks: list[Mark] = []
+    sites: SitesStatus | None = None
 
 
 RowT = TypeVar("RowT", WorkerRow, ReplicaRow, BucketRow)

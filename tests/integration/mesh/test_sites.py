@@ -12,47 +12,26 @@ import httpx
 import pytest
 
 from tests.chaos.process import MeshProcess
-from tests.integration.support.two_sites import Site, TwoSites, two_sites
+from tests.integration.support.two_sites import (
+    ENGINE,
+    Site,
+    TwoSites,
+    status,
+    two_sites,
+    until_lost,
+    until_usable,
+)
 from tests.integration.support.waiting import until, until_ready
 
 pytestmark = pytest.mark.integration
-
-ENGINE = ("--timing-profile", "preble-70b", "--max-num-seqs", "8")
 
 
 @pytest.fixture
 async def sites(tmp_path: Path) -> AsyncIterator[TwoSites]:
     async with two_sites(tmp_path, *ENGINE) as both:
         for one, other in ((both.a, "b"), (both.b, "a")):
-            await _until_usable(one, other)
+            await until_usable(one, other)
         yield both
-
-
-async def _status(site: Site) -> dict[str, Any]:
-    async with httpx.AsyncClient(base_url=site.url, timeout=10) as client:
-        found: dict[str, Any] = (await client.get("/v1/status")).json()
-    return found
-
-
-async def _why_not(site: Site, other: str) -> str:
-    rows = (await _status(site))["sites"]["sites"]
-    why: str = next(one["why_not"] for one in rows if one["site"] == other)
-    return why
-
-
-async def _until_usable(site: Site, other: str) -> None:
-    async def usable() -> bool:
-        return not await _why_not(site, other)
-
-    async with httpx.AsyncClient(timeout=10) as client:
-        await until_ready(client, site.url)
-    await until(usable, what=f"{site.name} may send to {other}")
-
-
-async def _until_lost(site: Site, other: str) -> float:
-    began_s = time.monotonic()
-    await until(lambda: _why_not(site, other))
-    return time.monotonic() - began_s
 
 
 def _body(text: str, tokens: int = 4, *, stream: bool = True) -> dict[str, Any]:
@@ -101,7 +80,7 @@ async def test_requests_leave_a_site_only_while_it_is_full(sites: TwoSites) -> N
     assert 5 <= len(away) <= 30
     why = {_told(one, "x-kvmesh-site-why").partition(":")[0] for one in away}
     assert why == {"full"}
-    trips = (await _status(sites.a))["sites"]["trips"]
+    trips = (await status(sites.a))["sites"]["trips"]
     assert len(trips) == len(away)
     assert trips[0]["site"] == "b"
 
@@ -109,13 +88,13 @@ async def test_requests_leave_a_site_only_while_it_is_full(sites: TwoSites) -> N
 async def test_a_site_that_is_cut_off_serves_on_alone(sites: TwoSites) -> None:
     await sites.cut(silent=True)
     async with _client(sites.a) as a, _client(sites.b) as b:
-        took_s = await _until_lost(sites.a, "b")
+        took_s = await until_lost(sites.a, "b")
         answers = await asyncio.gather(
             *(_ask(one, f"cut {n}") for n in range(10) for one in (a, b))
         )
     flood = await _flood(sites.a, 20)
     await sites.heal()
-    await _until_usable(sites.a, "b")
+    await until_usable(sites.a, "b")
     again = await _flood(sites.a, 40)
 
     assert took_s < 3.0
@@ -135,7 +114,7 @@ async def test_what_is_at_a_site_that_dies_is_served_at_home(sites: TwoSites, ho
         else:
             await sites.cut(silent=True)
         began_s = time.monotonic()
-        took_s = await _until_lost(sites.a, "b")
+        took_s = await until_lost(sites.a, "b")
         after = await _ask(client, "after")
         answers = await asyncio.gather(*asked)
 

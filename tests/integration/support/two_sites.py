@@ -2,14 +2,20 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.ops.site_server import site_conf
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.integration.support.small_mesh import door
+from tests.integration.support.waiting import until, until_ready
 
+ENGINE = ("--timing-profile", "preble-70b", "--max-num-seqs", "8")
 LEAF = "of-the-leaf"
 
 
@@ -190,3 +196,35 @@ async def two_sites(
         yield sites
     finally:
         await sites.stop()
+
+
+async def status(site: Site) -> dict[str, Any]:
+    """Return what a site says of itself."""
+    async with httpx.AsyncClient(base_url=site.url, timeout=10) as client:
+        found: dict[str, Any] = (await client.get("/v1/status")).json()
+    return found
+
+
+async def why_not(site: Site, other: str) -> str:
+    """Return why no request goes to another site, "" where one may."""
+    rows = (await status(site))["sites"]["sites"]
+    why: str = next(one["why_not"] for one in rows if one["site"] == other)
+    return why
+
+
+async def until_usable(site: Site, other: str) -> None:
+    """Wait until a site may send requests to another."""
+
+    async def usable() -> bool:
+        return not await why_not(site, other)
+
+    async with httpx.AsyncClient(timeout=10) as client:
+        await until_ready(client, site.url)
+    await until(usable, what=f"{site.name} may send to {other}")
+
+
+async def until_lost(site: Site, other: str) -> float:
+    """Wait until a site has given another up; return how long it took, s."""
+    began_s = time.monotonic()
+    await until(lambda: why_not(site, other))
+    return time.monotonic() - began_s

@@ -4,7 +4,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const LEFT = 54, RIGHT = 10, TOP = 18, BOTTOM = 22, APART = 36;
 
-function shape(name, attributes, text) {
+export function shape(name, attributes, text) {
   const element = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   if (text !== undefined) element.textContent = text;

@@ -9,6 +9,7 @@ import { drawPolicies } from "./policies.js";
 import { drawPrefixes } from "./prefixes.js";
 import { drawProblems } from "./problems.js";
 import { drawPrograms } from "./programs.js";
+import { drawSites } from "./sites.js";
 import { drawRequests } from "./requests.js";
 import { leaveIfOver, mayOperate, showSession } from "./session.js";
 import "./settings.js";
@@ -134,6 +135,7 @@ function render() {
   drawBuckets(overview, matches);
   drawShares(overview, matches, ofTenant);
   drawShadows(overview);
+  drawSites($("site-part"), overview.sites);
   drawPolicies($("policy-part"), overview.policies ?? []);
   drawTuning($("tuning-part"), overview.tuning ?? []);
   drawPrograms($("program-part"), overview.programs ?? [], overview.buckets, (row) => ofTenant(row.tenant, row.program, row.bucket, row.client, row.state, ...row.workers));
