@@ -151,6 +151,11 @@ def test_traces_to_an_unnamed_collector_go_to_its_port_alone() -> None:
             {"networkPolicy__externalEngines": []},
             r"networkPolicy\.externalEngines",
         ),
+        (
+            "production",
+            {"metaRouter__settings": {"site": "eu", "peer_site": ["us=https://us.example"]}},
+            r"networkPolicy\.peerSites",
+        ),
         ("secure", {"auth__tls__certManager__issuerRef__name": ""}, r"issuerRef\.name"),
         ("secure", {"auth__tls__certManager__enabled": False}, r"existingSecret"),
         (
@@ -168,6 +173,18 @@ def test_what_cannot_work_is_refused_with_the_remedy(
 ) -> None:
     with pytest.raises(HelmRenderError, match=remedy):
         render(changed(example(name), **changes))
+
+
+def test_only_meta_routers_may_reach_the_doors_of_other_sites() -> None:
+    sites = {
+        "metaRouter__settings": {"site": "eu", "peer_site": ["us=https://us.example"]},
+        "networkPolicy__peerSites": [{"cidr": "203.0.113.7/32", "ports": [443]}],
+    }
+    policies = named(render(changed(example("production"), **sites)), "NetworkPolicy")
+
+    door = {"to": [{"ipBlock": {"cidr": "203.0.113.7/32"}}], "ports": [{"port": 443}]}
+    may = {name for name, one in policies.items() if door in one["spec"].get("egress", ())}
+    assert may == {"kvmesh-meta-router"}
 
 
 def test_without_policies_none_is_rendered() -> None:

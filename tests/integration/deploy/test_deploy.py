@@ -32,11 +32,14 @@ pytestmark = pytest.mark.integration
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 ALERTS = DEPLOY / "prometheus/kvmesh-alerts.yml"
-COMPOSE, GATEWAY = [
+COMPOSE, GATEWAY, SITES = [
     yaml.safe_load((DEPLOY / "compose" / name).read_text())
-    for name in ("compose.yaml", "gateway.yaml")
+    for name in ("compose.yaml", "gateway.yaml", "two-sites.yaml")
 ]
-BOTH = pytest.mark.parametrize("file", [COMPOSE, GATEWAY], ids=["compose", "gateway"])
+ALL = pytest.mark.parametrize(
+    "file", [COMPOSE, GATEWAY, SITES], ids=["compose", "gateway", "sites"]
+)
+WHOLE = pytest.mark.parametrize("file", [COMPOSE, SITES], ids=["compose", "sites"])
 BOARDS = sorted((DEPLOY / "compose/grafana/dashboards").glob("*.json"))
 SUFFIXES = {
     "counter": ("_total",),
@@ -274,7 +277,7 @@ def test_compose_gives_all_of_a_bucket_its_secret_of_hashes_and_nobody_else() ->
         assert held[0].endswith(f":{path}:ro")
 
 
-@BOTH
+@ALL
 def test_compose_confines_every_container(file: dict[str, Any]) -> None:
     for name, service in file["services"].items():
         assert service["cap_drop"] == ["ALL"], name
@@ -286,16 +289,18 @@ def test_compose_confines_every_container(file: dict[str, Any]) -> None:
             assert port.startswith("127.0.0.1:"), name
 
 
-def test_compose_bounds_every_container_and_its_log() -> None:
-    for name, service in COMPOSE["services"].items():
+@WHOLE
+def test_compose_bounds_every_container_and_its_log(file: dict[str, Any]) -> None:
+    for name, service in file["services"].items():
         assert {"mem_limit", "cpus", "pids_limit"} <= set(service), name
         assert set(service["logging"]["options"]) == {"max-size", "max-file"}, name
         # Streams may end in the 30 s of --drain-s before Docker kills.
         assert service.get("stop_grace_period", "35s") == "35s", name
 
 
-def test_compose_checks_every_process_of_ours_that_goes_on() -> None:
-    for name, service in COMPOSE["services"].items():
+@WHOLE
+def test_compose_checks_every_process_of_ours_that_goes_on(file: dict[str, Any]) -> None:
+    for name, service in file["services"].items():
         if "KVMESH_IMAGE" in service["image"] and name != "nats-streams":
             assert service["healthcheck"]["test"][:3] == ["CMD", "kvmesh", "health"], name
 
@@ -356,7 +361,7 @@ def test_haproxy_accepts_the_file() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@BOTH
+@ALL
 def test_compose_variables_are_settings(file: dict[str, Any]) -> None:
     known = {f"KVMESH_{name.upper()}" for name in settings_names()}
     for name, service in file["services"].items():
@@ -364,7 +369,19 @@ def test_compose_variables_are_settings(file: dict[str, Any]) -> None:
             assert set(service.get("environment", {})) <= known, name
 
 
-@pytest.mark.parametrize("file", ["compose.yaml", "gateway.yaml"])
+def test_sites_of_compose_have_no_network_in_common_but_for_nats_and_meta_routers() -> None:
+    for name, service in SITES["services"].items():
+        kind, _, site = name.rpartition("-")
+        wide = ["wan"] if kind in {"nats", "meta-router"} else []
+        assert service["networks"] == [site, *wide], name
+    eu, us = (
+        (DEPLOY / f"compose/site-{one}.conf").read_text().partition("listen:")[2].split("leafnodes")
+        for one in ("eu", "us")
+    )
+    assert eu[0].replace(".eu.", ".?.").replace(".us.", ".eu.").replace(".?.", ".us.") == us[0]
+
+
+@pytest.mark.parametrize("file", ["compose.yaml", "gateway.yaml", "two-sites.yaml"])
 def test_docker_compose_accepts_the_file(file: str) -> None:
     program = shutil.which("docker-compose")
     if program is None:
@@ -374,6 +391,7 @@ def test_docker_compose_accepts_the_file(file: str) -> None:
         [program, "--file", DEPLOY / "compose" / file, "config", "--quiet"],
         capture_output=True,
         check=False,
+        env=os.environ | {"MESH_PASSWORD": "a", "LEAF_PASSWORD": "b"},
     )
 
     assert check.returncode == 0, check.stderr.decode()

@@ -2,19 +2,14 @@
 
 import asyncio
 import contextlib
-import os
-import shutil
-import subprocess
-import uuid
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 import yaml
 
+from tests.integration.support.compose_project import COMPOSE, Project
 from tests.integration.support.live_router import free_port
 
 pytestmark = [
@@ -24,14 +19,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-COMPOSE = Path(__file__).parents[3] / "deploy/compose"
 WITHOUT_IMAGES = {"grafana", "nats-exporter-0", "nats-exporter-1", "nats-exporter-2"}
-IMAGES = {
-    "KVMESH_IMAGE": "kvmesh:local",
-    "NATS_IMAGE": "nats:local",
-    "HAPROXY_IMAGE": "haproxy:local",
-    "PROMETHEUS_IMAGE": "prometheus:local",
-}
 CLIENTS = 4
 TARGETS = 14
 CHECKED = 14
@@ -39,55 +27,20 @@ CHECKED = 14
 WITHOUT_TARGETS = {"nats"}
 
 
-class Project:
-    """One `docker-compose` project of its own name and ports."""
+class Mesh(Project):
+    """The whole mesh of compose.yaml, at ports of its own."""
 
-    def __init__(self, port: int, prometheus_port: int) -> None:
-        self.name = f"kvmesh-test-{uuid.uuid4().hex[:8]}"
+    def __init__(self) -> None:
+        port, prometheus_port = free_port(), free_port()
+        ports = {"KVMESH_PORT": str(port), "PROMETHEUS_PORT": str(prometheus_port)}
+        super().__init__("compose.yaml", ports)
         self.url = f"http://127.0.0.1:{port}"
         self.prometheus = f"http://127.0.0.1:{prometheus_port}/api/v1"
-        self.environment = (
-            os.environ
-            | IMAGES
-            | {
-                "COMPOSE_PROJECT_NAME": self.name,
-                "KVMESH_PORT": str(port),
-                "PROMETHEUS_PORT": str(prometheus_port),
-            }
-        )
-
-    def run(self, *words: str | Path) -> str:
-        done = subprocess.run(
-            words, cwd=COMPOSE, env=self.environment, capture_output=True, check=False
-        )
-        assert done.returncode == 0, done.stderr.decode()
-        return done.stdout.decode()
-
-    def compose(self, *words: str) -> str:
-        return self.run("docker-compose", "--file", "compose.yaml", *words)
-
-    async def in_background(self, *words: str) -> None:
-        await asyncio.to_thread(self.compose, *words)
-
-    def ask(self, service: str, path: str) -> dict[str, Any]:
-        """Return what a container answers itself: its port is not published."""
-        read = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:8000{path}').read().decode())"
-        answer: dict[str, Any] = yaml.safe_load(
-            self.compose("exec", "-T", service, "python", "-c", read)
-        )
-        return answer
 
 
 @pytest.fixture
-def project() -> Iterator[Project]:
-    for program in ("docker", "docker-compose"):
-        if shutil.which(program) is None:
-            pytest.skip(f"no {program} on this machine")
-    for image in IMAGES.values():
-        look = ["docker", "image", "inspect", image]
-        if subprocess.run(look, capture_output=True, check=False).returncode:
-            pytest.skip(f"no image {image}: deploy/docker/build-local.sh makes it")
-    project = Project(free_port(), free_port())
+def project() -> Iterator[Mesh]:
+    project = Mesh()
     services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
     try:
         project.run(COMPOSE / "up.sh", *sorted(set(services) - WITHOUT_IMAGES))
@@ -97,7 +50,7 @@ def project() -> Iterator[Project]:
 
 
 async def test_no_request_is_lost_when_routers_and_meta_routers_restart_and_a_server_dies(
-    project: Project,
+    project: Mesh,
 ) -> None:
     answers: Counter[int] = Counter()
     overlaps: list[int] = []
@@ -143,7 +96,7 @@ def turn(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
-def agree(project: Project) -> bool:
+def agree(project: Mesh) -> bool:
     first, second = (project.ask(f"router-chat-{n}", "/v1/status")["mesh"] for n in (0, 1))
     return bool(
         first["applied_sequence"] == second["applied_sequence"] > 0
@@ -151,7 +104,7 @@ def agree(project: Project) -> bool:
     )
 
 
-async def all_is_read(project: Project) -> None:
+async def all_is_read(project: Mesh) -> None:
     """Wait until Prometheus reads every process and has evaluated every alarm."""
     state: object = None
     async with httpx.AsyncClient(timeout=60) as client:
@@ -172,7 +125,7 @@ async def all_is_read(project: Project) -> None:
     pytest.fail(f"Prometheus reads not all: {state}")
 
 
-async def healthy(project: Project, service: str) -> None:
+async def healthy(project: Mesh, service: str) -> None:
     """Wait until Docker calls a service healthy, as who restarts one after the other does."""
     (one,) = project.compose("ps", "-q", service).split()
     state = ["docker", "inspect", "--format", "{{.State.Health.Status}}", one]
@@ -181,7 +134,7 @@ async def healthy(project: Project, service: str) -> None:
             await asyncio.sleep(0.5)
 
 
-async def all_are_healthy(project: Project) -> None:
+async def all_are_healthy(project: Mesh) -> None:
     """Wait until every container with a health check passes it."""
     ids = project.compose("ps", "-q").split()
     form = "{{.Name}} {{if .State.Health}}{{.State.Health.Status}}{{else}}none{{end}}"

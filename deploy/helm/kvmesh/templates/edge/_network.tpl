@@ -191,7 +191,7 @@ kvmesh/bucket: {{ . }}
 {{- range $existing }}
 {{- include "kvmesh.net.existing" (dict "root" $.root "name" .name "engine" .engine "events" $.events) }}
 {{- end }}
-{{- include "kvmesh.net.addresses" .root }}
+{{- include "kvmesh.net.addresses" .root.Values.networkPolicy.externalEngines }}
 {{- end -}}
 
 {{/* Towards engines that somebody else runs in this cluster: dict root, name, engine, events. */}}
@@ -206,9 +206,9 @@ kvmesh/bucket: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* Towards engines outside the cluster. */}}
+{{/* Towards addresses outside the cluster: a list of cidr and ports. */}}
 {{- define "kvmesh.net.addresses" -}}
-{{- range .Values.networkPolicy.externalEngines }}
+{{- range . }}
 - to: [{ipBlock: {cidr: {{ .cidr }}}}]
   ports:
     {{- range .ports }}
