@@ -80,9 +80,11 @@ class Newcomers:
         epoch = self._scheduler.workers.membership.epoch(name)
         if name not in self._known or self._known[name] != epoch:
             others = any(one != name and one not in self.waiting for one in self._known)
+            # Of whom the index has read much, this router is the one that is new.
+            read = name not in self._known and self._is_full(WorkerId(name))
             self._known[name] = epoch
             self.waiting.pop(WorkerId(name), None)
-            if self.armed and others:
+            if self.armed and others and not read:
                 self.waiting[WorkerId(name)] = _Newcomer()
         return WARMING if name in self.waiting else ""
 
@@ -121,12 +123,18 @@ class Newcomers:
         (cached,) = self._scheduler.overlaps.cached_blocks((worker,))
         if one.began_s < 0.0:
             one.began_s = one.grown_s = now
-            if cached > EMPTY_SHARE * fmean(self._scheduler.overlaps.cached_blocks(others)):
+            if self._is_full(worker, others):
                 return True
         if cached > one.cached:
             one.grown_s, one.cached = now, cached
         late = now - one.began_s >= self.options.longest_s
         return late or now - one.grown_s >= self.options.quiet_s
+
+    def _is_full(self, worker: WorkerId, others: Sequence[WorkerId] = ()) -> bool:
+        """Return whether a worker has cached enough, compared with others; none: with all known."""
+        names = others or [WorkerId(one) for one in self._known if one not in self.waiting]
+        cached, *rest = self._scheduler.overlaps.cached_blocks((worker, *names))
+        return bool(rest) and cached > EMPTY_SHARE * fmean(rest)
 
     def _are_alike(self, worker: WorkerId, other: WorkerId) -> bool:
         """Return whether one serves what the other does."""

@@ -95,13 +95,15 @@ async def test_a_routers_answers_are_as_documented() -> None:
         chat = await client.post("/v1/chat/completions", json=CHAT)
         described.check("post", "/v1/chat/completions", chat)
         statuses = {}
+        drain = {"worker": chat.headers["x-kvmesh-worker"], "draining": False}
+        bodies = BODIES | {("post", "/admin/drain"): drain}
         for page in (one for one in PAGES if "router" in one.by):
             key = page.method, page.path
             if key in SLOW:
                 continue
             path = filled(page.path, chat.headers["x-request-id"])
             query = "?url=http://127.0.0.1:9" if key == ("delete", "/workers") else ""
-            answer = await client.request(page.method, path + query, json=BODIES.get(key))
+            answer = await client.request(page.method, path + query, json=bodies.get(key))
             statuses[key] = answer.status_code
             described.check(*key, answer)
 

@@ -176,10 +176,19 @@ def test_a_fleet_that_comes_at_once_serves_at_once() -> None:
     newcomers = Newcomers(WarmOptions(), fleet.scheduler)
     newcomers.armed = True
 
-    assert [newcomers.screen(one) for one in (W1, W2)] == ["", WARMING]
-    newcomers.look(fleet.now, held=False)
+    assert [newcomers.screen(one) for one in (W1, W2)] == ["", ""]  # both caches are full
 
-    assert not newcomers.waiting  # its cache is as full as the other's
+
+def test_who_was_read_of_before_it_is_heard_serves_at_once_and_who_restarts_does_not(
+    fleet: Fleet,
+) -> None:
+    """A router that starts reads the index first, then hears of one worker after the other."""
+    fleet.cache(W3, 300)
+    assert fleet.usable() == (W1, W2, W3)
+
+    fleet.membership.observe(W3, 2, fleet.now)  # its old blocks are still in the index
+
+    assert fleet.usable() == (W1, W2)
 
 
 def test_a_share_of_what_requests_had_computed_may_be_spent() -> None:
