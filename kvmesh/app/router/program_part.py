@@ -69,8 +69,10 @@ class ProgramPart:
         if toucher is not None:
             context.routing.turns.touches = toucher.touches
         keepers = [one.keep for one in (toucher, warmer) if one is not None]
+        if not keepers:
+            return context
         if len(keepers) < _BOTH:
-            return msgspec.structs.replace(context, keep=keepers[0] if keepers else None)
+            return msgspec.structs.replace(context, keep=keepers[0])
 
         def keep(one: Dispatched, asked: Request) -> None:
             for keeper in keepers:

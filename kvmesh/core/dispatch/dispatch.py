@@ -307,10 +307,10 @@ class Dispatch:
         if placed.teaches:
             counted, output = usage.prompt_tokens, usage.completion_tokens
             self._decider.learn(placed, counted, usage.cached_tokens, output, now)
-        if usage.prompt_tokens == placed.prompt_tokens:
+        late = self.scheduler.late
+        if record.worker in late.workers and usage.prompt_tokens == placed.prompt_tokens:
             cached = usage.cached_tokens // record.block_size
-            predicted, told = record.overlap_blocks, record.told_blocks
-            self.scheduler.late.judge(record.worker, predicted, told, cached)
+            late.judge(record.worker, record.overlap_blocks, record.told_blocks, cached)
         answer = AnswerSeen(
             prompt=placed.prompt_tokens,
             counted=usage.prompt_tokens,

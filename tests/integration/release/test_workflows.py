@@ -74,9 +74,8 @@ def release(tmp_path: Path) -> Path:
     write_sums(dist)
     for program in PUSHERS:
         fake = tmp_path / program
-        fake.write_text(
-            f'#!/bin/sh\ncase "$*" in *stdin*) cat > /dev/null ;; esac\necho {program} "$@" >> {tmp_path}/done\n'
-        )
+        reads = 'case "$*" in *stdin*) cat > /dev/null ;; esac'
+        fake.write_text(f'#!/bin/sh\n{reads}\necho {program} "$@" >> {tmp_path}/done\n')
         fake.chmod(0o755)
     return tmp_path
 

@@ -374,9 +374,9 @@ Front = Callable[..., contextlib.AbstractAsyncContextManager[Stage]]
 
 @contextlib.asynccontextmanager
 async def alone(engines: list[FailingEngine], folder: Path, **more: Any) -> AsyncIterator[Stage]:
-    """Serve a router."""
+    """Serve a router; it keeps no prompts for workers that join."""
     del folder
-    async with door_to(engines, failure=FAILURE, http=HTTP, **more) as door:
+    async with door_to(engines, failure=FAILURE, http=HTTP, warm_share=0.0, **more) as door:
         yield Stage(door.url, door.inside, engines)
 
 
