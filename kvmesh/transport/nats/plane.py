@@ -30,9 +30,11 @@ from kvmesh.transport.nats.link.bus import NatsBus
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
 from kvmesh.transport.nats.link.control import ControlPlane
 
-USAGE_BYTES: Final = 256 * 1024**2
+USAGE_PART: Final = 8
 USAGE_AGE_S: Final = 8 * 86_400
-"""What of a bucket's record of usage is kept: the oldest goes first."""
+"""A bucket's record of usage has such a part of the bytes of its event stream, and no older
+batches: the oldest go first.
+"""
 
 USAGE_DUPLICATES_S: Final = 600
 """For so long a batch that is sent again is not stored again."""
@@ -117,7 +119,7 @@ class NatsPlane:
                 stream=usage_stream(subjects),
                 subjects=(subjects.usage(),),
                 replicas=self._options.replicas,
-                max_bytes=USAGE_BYTES,
+                max_bytes=self._options.max_bytes // USAGE_PART,
                 max_age_s=USAGE_AGE_S,
                 duplicates_s=USAGE_DUPLICATES_S,
             )

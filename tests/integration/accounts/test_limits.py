@@ -10,6 +10,7 @@ from kvmesh.app.ops.nats_members import AccountsOptions
 from kvmesh.transport.nats.jetstream.api import ApiError, JetStream
 from kvmesh.transport.nats.layout import snapshot_bucket
 from kvmesh.transport.nats.link.troubles import NO_ROOM
+from kvmesh.transport.nats.plane import USAGE_PART
 from tests.integration.support.locked_mesh import STREAM_BYTES, LockedMesh, locked_mesh
 
 pytestmark = pytest.mark.integration
@@ -22,7 +23,7 @@ async def mesh(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     options = AccountsOptions(
         out=tmp_path / "accounts",
         operator=request.param == "operator",
-        account_max_bytes=STREAM_BYTES + len(CHUNK),
+        account_max_bytes=STREAM_BYTES + STREAM_BYTES // USAGE_PART + len(CHUNK),
         worker=("chat/w0", "code/v1"),
         router=("chat/r0", "code/r1"),
     )
