@@ -58,11 +58,13 @@ def content(api: str, *shown: int) -> list[dict[str, Any]]:
 
 
 async def settled(clients: list[httpx.AsyncClient], engines: list[Mocker]) -> None:
-    """Wait until all replicas hold what the engines do."""
+    """Wait until all replicas hold what the engines do, and know that no request is under way."""
     held = {f"w{n}": len(one.ranks[0].dump()) // 8 for n, one in enumerate(engines)}
 
     async def reported(client: httpx.AsyncClient) -> bool:
         status = (await client.get("/v1/status")).json()
+        if any(one["active_requests"] for one in status["workers"]):
+            return False
         trusted = [one["trust"] for one in status["workers"]] == ["exact"] * len(engines)
         blocks = status["mesh"]["blocks"]
         return trusted and all(blocks.get(name, 0) == count for name, count in held.items())
