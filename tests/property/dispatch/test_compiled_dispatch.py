@@ -655,6 +655,10 @@ class TwoWays(RuleBasedStateMachine):
             self._serve(self.asked.pop(data.draw(st.integers(0, len(self.asked) - 1))), usage)
 
     def _serve(self, asked: Asked, usage: Usage | None) -> None:
+        placed = asked.twin.placed
+        if usage is not None and placed is not None and placed.teaches:
+            # What answers teach of workers without events: unit/core/dispatch/test_learned.py.
+            usage = msgspec.structs.replace(usage, cached_tokens=None)
         released = self._end_by_model(asked.one, SERVED, usage)
         end = Ending(SERVED, "finished", 200, usage)
         booking = self.quick.dispatch.finished(asked.twin, end, self.now)
