@@ -11,7 +11,7 @@ from kvmesh.app.mesh.meta_mesh import MetaMesh
 from kvmesh.app.mesh.static_replicas import StaticReplicas
 from kvmesh.app.meta.site_part import SitePart
 from kvmesh.app.serve.formula_watch import FormulaWatch
-from kvmesh.app.views.site_rows import SitesStatus
+from kvmesh.app.views.overview import SitesStatus
 from kvmesh.app.views.tenant_view import TenantStatus
 from kvmesh.transport.http.server.exchange import Exchange
 

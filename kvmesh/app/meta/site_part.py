@@ -13,7 +13,7 @@ from kvmesh.app.meta.bucket_plan import BucketPlan
 from kvmesh.app.meta.site_plan import FROM_SITE, OpenAway, SitePlan
 from kvmesh.app.views.figure import Labels, Source
 from kvmesh.app.views.front_figures import SITE_DIGESTS, SITES
-from kvmesh.app.views.site_rows import SitesStatus
+from kvmesh.app.views.overview import SitesStatus
 from kvmesh.core.admission.access import RESIDENCY_HEADER
 from kvmesh.core.buckets.conversations import find_beginnings
 from kvmesh.core.buckets.rules import BucketRequest

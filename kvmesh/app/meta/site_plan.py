@@ -5,7 +5,7 @@ from collections import deque
 from typing import Final
 
 from kvmesh.app.meta.bucket_plan import BucketPlan
-from kvmesh.app.views.site_rows import Trip
+from kvmesh.app.views.overview import Trip
 from kvmesh.core.sites.sites import SiteRequest, Sites
 from kvmesh.observe import get_logger
 from kvmesh.transport.http.forward.plan import Forwarding, Outcome, Target, Wait

@@ -10,12 +10,12 @@ from kvmesh.app.views.figure import Shown, combine
 from kvmesh.app.views.figure_table import OF_REPLICAS, OF_WORKERS
 from kvmesh.app.views.policy_view import PolicyRow, TuningRow
 from kvmesh.app.views.program_rows import ProgramRow
-from kvmesh.app.views.site_rows import SitesStatus
 from kvmesh.app.views.traffic_rows import ModelRow, TenantRow, TrafficRow
 from kvmesh.core.insight.mark_log import Mark
 from kvmesh.core.insight.problem_log import ProblemRow
 from kvmesh.core.insight.traffic import TrafficSecond
 from kvmesh.core.routing.shadow_policy import ShadowReport
+from kvmesh.core.sites.sites import SiteView
 
 Agreement = Literal["agrees", "disagrees", "unchecked"]
 
@@ -121,6 +121,27 @@ class PrefixRow(msgspec.Struct, frozen=True):
     cached_share: float
     workers: tuple[str, ...]
     text: str = ""
+
+
+class Trip(msgspec.Struct, frozen=True):
+    """A request that was served at another site, and why; `at` is when its answer began."""
+
+    request: str
+    site: str
+    why: str
+    at: float
+
+
+class SitesStatus(msgspec.Struct, frozen=True):
+    """`site` is the own one: `stayed` requests were served there, `trips` are the last that were
+    not. `told_bytes` of digests were sent to the `sites`.
+    """
+
+    site: str
+    stayed: int
+    told_bytes: int
+    sites: list[SiteView]
+    trips: list[Trip]
 
 
 class Overview(msgspec.Struct, frozen=True):

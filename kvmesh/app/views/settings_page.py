@@ -17,7 +17,7 @@ MOST_CHARS: Final = 512
 """Of one value: lists of workers have no end."""
 
 _LOGIN: Final = re.compile(r"://[^/@\s'\"]*@")
-_QUERY: Final = re.compile(r"(://[^\s?'\"]*)\?[^\s'\"]*")
+_BREAK: Final = re.compile(r"([\s'\"])")
 
 
 class SettingRow(msgspec.Struct, frozen=True):
@@ -117,4 +117,10 @@ def shown_value(value: object) -> str:
     if isinstance(value, tuple | list):
         return ", ".join(shown_value(one) for one in value)[:MOST_CHARS]
     text = "" if value is None else str(value)
-    return _QUERY.sub(r"\1?…", _LOGIN.sub("://…@", text))[:MOST_CHARS]
+    words = _BREAK.split(_LOGIN.sub("://…@", text))
+    return "".join(map(_without_query, words))[:MOST_CHARS]
+
+
+def _without_query(word: str) -> str:
+    before, mark, _ = word.partition("?")
+    return f"{before}?…" if mark and "://" in before else word

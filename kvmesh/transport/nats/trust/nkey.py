@@ -21,8 +21,8 @@ KEY_BYTES: Final = 32
 _SEED: Final = 18 << 3
 _SEED_BYTES: Final = 2 + KEY_BYTES + 2
 _TEXT: Final = re.compile(r"U[A-Z2-7]{55}")
-_SEED_IN_CREDS: Final = re.compile(rb"BEGIN USER NKEY SEED-+\s*(S[A-Z2-7]+)\s*-+END")
-_TOKEN_IN_CREDS: Final = re.compile(rb"BEGIN NATS USER JWT-+\s*([\w.-]+?)\s*-+END")
+_SEED_TITLE: Final = b"BEGIN USER NKEY SEED"
+_TOKEN_TITLE: Final = b"BEGIN NATS USER JWT"
 
 
 class KeyPair:
@@ -73,8 +73,7 @@ def raw_key(text: str) -> bytes:
 
 def token_in_creds(data: bytes) -> bytes | None:
     """Return the token in credentials; None: there is none, an nkey alone logs in."""
-    found = _TOKEN_IN_CREDS.search(data)
-    return found[1] if found else None
+    return _in_creds(data, _TOKEN_TITLE)
 
 
 def read_seed(path: Path | None) -> SigningKey | None:
@@ -86,13 +85,20 @@ def read_seed(path: Path | None) -> SigningKey | None:
         return None
     try:
         data = path.read_bytes()
-        found = _SEED_IN_CREDS.search(data)
-        kind, raw = decode_seed(found[1] if found else data.strip())
+        kind, raw = decode_seed(_in_creds(data, _SEED_TITLE) or data.strip())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: holds no nkey seed of a user: {error}") from error
     if kind != USER:
         raise ConfigError(f"{path}: holds no nkey seed of a user, but one of another kind")
     return SigningKey(raw)
+
+
+def _in_creds(data: bytes, title: bytes) -> bytes | None:
+    """Return what stands on the line below a title, None without one."""
+    lines = iter(data.split(b"\n"))
+    if not any(title in line for line in lines):
+        return None
+    return next((word for line in lines if (word := line.strip())), None)
 
 
 def _text(data: bytes) -> str:

@@ -22,6 +22,8 @@ MAY_NAME = {
     "kvmesh/settings/roles.py": "help",
     # Where a rule was taken from.
     "kvmesh/core/chat/chat.py": "source",
+    "kvmesh/core/members/late_prompts.py": "source",
+    "kvmesh/app/views/other_names.py": "names of metrics",
     "kvmesh/core/chat/media.py": "source",
     "kvmesh/core/admission/paths.py": "source",
     "kvmesh/core/chat/template_format.py": "source",

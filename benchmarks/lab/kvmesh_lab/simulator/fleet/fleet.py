@@ -22,7 +22,7 @@ from kvmesh_lab.simulator.fleet.faults import SlowDown, make_plans
 from kvmesh_lab.simulator.fleet.joining import Joining
 from kvmesh_lab.simulator.fleet.options import FleetOptions
 from kvmesh_lab.simulator.fleet.oracle import Oracle
-from kvmesh_lab.simulator.fleet.outcome import SERVED, lost, served
+from kvmesh_lab.simulator.fleet.outcome import attempt_end, lost, served
 from kvmesh_lab.simulator.fleet.peers import ACCESS_LABEL, FleetPeer
 from kvmesh_lab.simulator.fleet.replicas import Action, Replicas
 from kvmesh_lab.simulator.fleet.request import WARM, Errand, FleetRequest, Passage
@@ -334,7 +334,7 @@ class SimulatedFleet:
             return
         engine, router = self.engines[passage.engine], self.routers[passage.router]
         if self._seeing.ends:
-            end = self._served(passage, engine)
+            end = attempt_end(passage, engine, began=self._seeing.tokens)
             self._replicas.ended(passage.router, end, now)
         if passage.prefills:
             passage.errand.moving = True
@@ -342,19 +342,6 @@ class SimulatedFleet:
             return
         self.outcomes.append(served(passage, engine, router.name, now))
         self._follow(passage.errand.request, now)
-
-    def _served(self, passage: Passage, engine: FleetEngine) -> AttemptEnd:
-        model, trace = passage.model, passage.errand.request.trace
-        return AttemptEnd(
-            model.request_id,
-            engine.worker,
-            "served",
-            SERVED,
-            output_tokens=model.generated,
-            computed_tokens=max(0, trace.input_tokens - model.cached_tokens),
-            stop=trace.stop,
-            began_s=passage.first_token_s if self._seeing.tokens else None,
-        )
 
     def _prefilled(self, engine: FleetEngine, step: Step, now: float) -> None:
         number = engine.step_number

@@ -5,6 +5,7 @@ from typing import Final
 from kvmesh_lab.report.outcome import RequestOutcome
 from kvmesh_lab.simulator.fleet.engine import FleetEngine
 from kvmesh_lab.simulator.fleet.request import Errand, Passage
+from kvmesh_lab.simulator.fleet.router import AttemptEnd
 
 MS: Final = 1000.0
 SERVED: Final = 200
@@ -33,6 +34,23 @@ def served(passage: Passage, engine: FleetEngine, router: str, now: float) -> Re
         status=SERVED,
         program=trace.program,
         held_ms=errand.held_s * MS,
+    )
+
+
+def attempt_end(passage: Passage, engine: FleetEngine, *, began: bool) -> AttemptEnd:
+    """Return what a router is told of an attempt that `engine` has answered; `began`: it also saw
+    when the first token came.
+    """
+    model, trace = passage.model, passage.errand.request.trace
+    return AttemptEnd(
+        model.request_id,
+        engine.worker,
+        "served",
+        SERVED,
+        output_tokens=model.generated,
+        computed_tokens=max(0, trace.input_tokens - model.cached_tokens),
+        stop=trace.stop,
+        began_s=passage.first_token_s if began else None,
     )
 
 
