@@ -3,8 +3,9 @@
     python examples/usage_biller.py nats://127.0.0.1:4222 default usage.sqlite
 
 It runs until it is stopped and goes on where it was. With accounts (`kvmesh nats-accounts --biller
-default/biller`) name the file with its seed as fourth argument. JetStream delivers each batch at
-least once: a batch's id is stored in the same transaction as its rows, and then it is acknowledged.
+default/biller`) name the file with its seed as fourth argument: nats-py needs `pip install nkeys`
+for it. JetStream delivers each batch at least once: a batch's id is stored in the same transaction
+as its rows, and then it is acknowledged.
 """
 
 import asyncio

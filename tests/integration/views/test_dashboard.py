@@ -58,7 +58,7 @@ async def test_the_page_is_small_whole_and_from_nowhere_else(alone: httpx.AsyncC
 
     assert [answer.status_code for answer in answers] == [200] * len(FILES)
     assert root.content == answers[0].content
-    assert sum(len(answer.content) for answer in answers) < 62_000
+    assert sum(len(answer.content) for answer in answers) < 63_000
     for answer in answers:
         assert answer.headers["content-security-policy"].startswith("default-src 'self'")
         assert answer.headers["x-content-type-options"] == "nosniff"
