@@ -22,6 +22,10 @@ from tests.integration.views.test_metrics import families, value
 pytestmark = pytest.mark.integration
 
 REQUESTS: Final = 1000
+REFUSED: Final = 20
+TOLD_FAILURES: Final = ("cut", "unserved", "refused", "crashed", "errors_passed_on")
+"""Of the counters those that the dashboard adds up."""
+
 AT_ONCE: Final = 16
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 ASKED, DECLINED = {"include_usage": True}, {"include_usage": False}
@@ -125,6 +129,12 @@ async def test_every_figure_agrees_with_what_engines_and_clients_counted(
                 overview = await ask_overview(str(client.base_url))
                 await asyncio.sleep(0.3)
                 usage = await counted_usage(client)
+                for number in range(REFUSED):
+                    body = body_of(CHAT, {}, f"refused {number}")
+                    pinned = {"x-kvmesh-worker-id": "nobody"}
+                    assert (await client.post(CHAT, json=body, headers=pinned)).is_error
+                await asyncio.sleep(1.2)  # rates are counted once a second
+                after = await ask_overview(str(client.base_url))
 
     assert (usage["requests"], usage["errors"]) == (REQUESTS, 0)
     within = partial(pytest.approx, rel=0.01)
@@ -154,3 +164,12 @@ async def test_every_figure_agrees_with_what_engines_and_clients_counted(
     assert live.saved == within(share)
     assert live.predicted_alone == 0.0
     assert measure(overview.seconds, int(overview.now) + 1).hit_share == within(share)
+    # The other tiles: requests, failed ones, tokens written, what is under way.
+    assert counters["requests"] == sum(one.requests for one in overview.seconds) == REQUESTS
+    assert sum(counters.get(name, 0) for name in TOLD_FAILURES) == 0
+    assert sum(after.counters.get(name, 0) for name in TOLD_FAILURES) == REFUSED
+    assert after.traffic is not None
+    errors = sum(after.traffic.errors_per_s[name] for name in ("4xx", "5xx", "429", "cut"))
+    assert 0.0 < errors < after.traffic.requests_per_s  # of the last seconds
+    assert [one.usable for one in after.workers] == [True, True]
+    assert sum(one.active_requests + one.waiting_requests for one in after.workers) == 0
