@@ -47,7 +47,8 @@ class SeenMember(msgspec.Struct, frozen=True):
 
 
 class MarkLog:
-    """Compares members from look to look. What is there at the first look is no change.
+    """Compares members from look to look. What is there at the first look is no change, but that
+    it drains is noted: the order may have come a moment before.
 
     Bounded by `MOST_MARKS`, and `MOST_GONE` members that left; times are the caller's, seconds.
     """
@@ -70,7 +71,7 @@ class MarkLog:
         there = {one.who: one for one in members}
         known, self._known = self._known, there
         if known is None:
-            return
+            known = {who: msgspec.structs.replace(one, draining=False) for who, one in there.items()}
         for one in there.values():
             before = known.get(one.who)
             if before is None:

@@ -26,6 +26,13 @@ def test_what_is_there_at_first_is_no_change_and_who_comes_later_joined() -> Non
     assert told(log, 2.1) == []
 
 
+def test_a_member_that_drains_at_the_first_look_is_noted() -> None:
+    log = MarkLog("chat")
+    log.look([SeenMember("w0", 1, draining=True), SeenMember("w1", 1)], 1.0)
+    log.look([SeenMember("w0", 1, draining=True), SeenMember("w1", 1)], 2.0)
+    assert told(log) == [("drain", "w0", "drains")]
+
+
 def test_another_life_is_a_restart_and_another_version_a_deployment() -> None:
     log = MarkLog("chat")
     log.look([SeenMember("w0", 1, "0.1"), SeenMember("w1", 1, "")], 1.0)
