@@ -71,7 +71,9 @@ class MarkLog:
         there = {one.who: one for one in members}
         known, self._known = self._known, there
         if known is None:
-            known = {who: msgspec.structs.replace(one, draining=False) for who, one in there.items()}
+            known = {
+                who: msgspec.structs.replace(one, draining=False) for who, one in there.items()
+            }
         for one in there.values():
             before = known.get(one.who)
             if before is None:

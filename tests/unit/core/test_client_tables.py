@@ -7,6 +7,8 @@ import pytest
 
 from kvmesh._native import RoundRobinShadow
 from kvmesh.core.admission.queue import AdmissionOptions, HoldQueue, WaitingRequest
+from kvmesh.core.admission.usage import Consumer, UsageSums, UsageTable
+from kvmesh.core.admission.usage_book import MOST_UNSENT, UsageBook
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.buckets.homes import HomeOptions, Homes
@@ -171,7 +173,29 @@ def own_decisions() -> Table:
     )
 
 
+def usage() -> Table:
+    table = UsageTable(BOUND)
+    return Table(
+        lambda n: table.add(f"tenant-{n % 100}", f"session-{n}", UsageSums(requests=1)),
+        lambda: max(len(table), len(list(table.rows()))),
+    )
+
+
+def unsent_usage() -> Table:
+    """Nothing stores the batches; what is open between two flushes is emptied by each."""
+    book = UsageBook("chat", "r0", 1)
+    book.keep_unsent()
+
+    def fill(n: int) -> None:
+        book.count(Consumer(tenant=f"tenant-{n}"), UsageSums(requests=1))
+        book.flush(float(n))
+
+    return Table(fill, lambda: len(book.unsent), MOST_UNSENT)
+
+
 TABLES = [
+    usage,
+    unsent_usage,
     own_decisions,
     sessions,
     homes,
