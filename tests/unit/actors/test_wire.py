@@ -26,6 +26,8 @@ def test_subjects_name_bucket_and_member() -> None:
     assert subjects.bookings("r") == "kvmesh.seq.code.r"
     assert subjects.named_streams("r") == "kvmesh.str.code.r"
     assert subjects.named_streams() == "kvmesh.str.code.*"
+    assert subjects.usage("r") == "kvmesh.use.code.r"
+    assert subjects.limits("r") == "kvmesh.lim.code.r"
     assert subjects.control("x") == "kvmesh.ctl.code.x"
     assert subjects.router_control("x") == "kvmesh.rctl.code.x"
     assert subjects.stream() == "KVMESH_EVENTS_code"

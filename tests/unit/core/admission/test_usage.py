@@ -121,3 +121,18 @@ def test_names_that_are_not_there_have_no_row_but_no_tenant_has() -> None:
     }
     nobody = grouped([UsageRow(Consumer(), UsageSums(requests=1))])
     assert list(nobody["tenant"]) == [("", "")]
+
+
+def test_rows_of_one_tenant_are_summed_up_and_names_of_two_tenants_are_two() -> None:
+    rows = [("a", "m"), ("a", "m"), ("b", "m"), ("a", "n")]
+
+    groups = grouped(
+        UsageRow(Consumer(tenant=row[0], model=row[1]), UsageSums(requests=1)) for row in rows
+    )
+
+    requests = {place: sums.requests for place, sums in groups["model"].items()}
+    assert requests == {("a", "m"): 2, ("b", "m"): 1, ("a", "n"): 1}
+    assert {place: sums.requests for place, sums in groups["tenant"].items()} == {
+        ("a", "a"): 3,
+        ("b", "b"): 1,
+    }
