@@ -54,6 +54,9 @@ EVERY_S: Final = 60.0
 soon as a scale-in would take a wrong one.
 """
 
+COMPARE_S: Final = 10.0
+"""So often marks are compared in between: with 4,096 workers that takes some 35 ms."""
+
 GAP_S: Final = 2.0
 GAP_MAX_S: Final = 300.0
 """Between two looks at least; twice as long after each that failed."""
@@ -109,7 +112,8 @@ class PodMarks:
         self._found = PodCosts({}, ())
         self._more = False
         self._trouble = ""
-        self._regular_at = self._soon_at = 0.0
+        self._drained: frozenset[str] = frozenset()
+        self._regular_at = self._soon_at = self._compare_at = 0.0
         self._gap_s = GAP_S
         self._requests: Counter[tuple[str, str]] = Counter()
         self._rng = random.Random()  # noqa: S311  spreads load, no secret
@@ -132,15 +136,20 @@ class PodMarks:
 
     def due(self) -> bool:
         """Return whether the pods are to be looked at now: to list them, or where a scale-in would
-        take a wrong one. O(pods + workers log workers).
+        take a wrong one. O(workers); O(pods + workers log workers) where some drain that did not,
+        and every `COMPARE_S`.
         """
         now = self._context.clock()
         if now >= self._regular_at:
             return True
         if now < self._soon_at:
             return False
-        self._found = find_costs(self._pods.values(), self._workers())
-        return self._more or misleads(self._markable(), self._found.costs)
+        if self._more:
+            return True
+        if self._draining() == self._drained and now < self._compare_at:
+            return False
+        self._find_costs()
+        return misleads(self._markable(), self._found.costs)
 
     async def look(self) -> None:
         """Mark the pods whose cost is another; list them before, where that is due."""
@@ -214,7 +223,7 @@ class PodMarks:
             self._pods = await _read(listing.items)
             # While all fails, those that refused are left to the last.
             self._refused &= self._pods.keys() if self._trouble else frozenset()
-            self._found = find_costs(self._pods.values(), self._workers())
+            self._find_costs()
         changes = find_changes(self._markable(), self._found.costs, MOST_CHANGES + 1)
         self._more = len(changes) > MOST_CHANGES
         for name, cost in changes[:MOST_CHANGES]:
@@ -243,19 +252,26 @@ class PodMarks:
     def _markable(self) -> list[MarkedPod]:
         return [one for name, one in self._pods.items() if name not in self._refused]
 
-    def _workers(self) -> list[PodWorker]:
-        context = self._context
-        now, why_not = context.clock(), context.workers.membership.why_not
+    def _draining(self) -> frozenset[str]:
+        now, why_not = self._context.clock(), self._context.workers.membership.why_not
+        beats = self._context.router.heartbeats
+        return frozenset(one for one in beats if why_not(one, now) == DRAINING)
+
+    def _find_costs(self) -> None:
+        context, drained = self._context, self._draining()
         costs = drain_costs(read_workers(context, self._programs()))
-        return [
+        workers = [
             PodWorker(
                 beat.worker,
                 address_in(beat.url),
                 costs[WorkerId(beat.worker)],
-                drains=why_not(beat.worker, now) == DRAINING,
+                drains=beat.worker in drained,
             )
             for beat in context.router.workers()
         ]
+        self._drained = drained
+        self._found = find_costs(self._pods.values(), workers)
+        self._compare_at = context.clock() + COMPARE_S
 
     def _forget(self) -> None:
         """Know nothing of the pods: a sibling leads, and this replica looks at once if it does."""

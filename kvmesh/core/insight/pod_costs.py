@@ -7,6 +7,7 @@ least cost are deleted first; a whole number of 32 bits, 0 where there is none.
 import heapq
 import ipaddress
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ with every request, and each change is a write at the API server.
 
 MUCH_MS: Final = 1000
 _RANK: Final = "-dp"
+_MOST_KNOWN: Final = 4096
 
 
 class MarkedPod(msgspec.Struct, frozen=True):
@@ -69,6 +71,7 @@ def canonical(text: str) -> str:
     return str(address)
 
 
+@lru_cache(_MOST_KNOWN)
 def address_in(url: str) -> str:
     """Return the `canonical` address that a URL names, "" where it names a host, or is no URL."""
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat, WorkerLoad
+from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.app.picker.kube_api import connect
 from kvmesh.app.picker.kube_objects import DELETION_COST
 from kvmesh.app.process.running import Stop
@@ -23,7 +24,8 @@ from kvmesh.core.insight.pod_costs import LEAVES
 from kvmesh.core.insight.scaling import drain_costs
 from kvmesh.errors import ConfigError
 from kvmesh.settings.features import PoolSettings
-from kvmesh.settings.roles import RouterSettings
+from kvmesh.settings.roles import NatsSettings, RouterSettings
+from tests.chaos.process import fixed_ports
 from tests.integration.kube import api_server
 from tests.integration.kube.api_server import ApiServer, pod
 from tests.integration.support import live_router
@@ -178,8 +180,8 @@ async def test_an_order_that_changes_much_is_marked_before_its_minute(marking: M
     await marking.look()
 
     marking.run_engine("w1", "10.0.0.1", 50_000)
-    assert not await marking.look(1.0)
-    assert await marking.look(1.1)
+    assert not await marking.look(9.9)
+    assert await marking.look(0.1)
 
     assert marking.marked()["vllm-1"] == str(marking.cost("w1"))
 
@@ -468,13 +470,47 @@ async def test_a_router_marks_a_pod_that_is_told_to_drain_within_seconds(api: Ap
     assert api.patched == [("vllm", {DELETION_COST: str(LEAVES)})]
 
 
+async def test_of_two_replicas_one_marks_and_the_other_goes_on_when_it_leaves(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    server = NatsServer(tmp_path / "store", port=fixed_ports(1)[0])
+    await server.start()
+    nats = NatsSettings(nats_url=server.url)
+    made = engine_pod("vllm", "127.0.0.1", cost="5000")
+    made["metadata"]["labels"]["kvmesh/bucket"] = "default"
+    await api.put(PODS, made)
+    pool = PoolSettings(mark_pods=True)
+    try:
+        async with (
+            mockers(1) as (one,),
+            live_router.sidecar(one.url, nats),
+            live_router.replica(nats, "r-b", pool=pool) as second,
+        ):
+            async with live_router.replica(nats, "r-a", pool=pool) as first:
+                await seen(second, "/v1/status", lambda page: not page["pod_marks"]["leads"])
+                await seen(first, "/v1/status", lambda page: page["pod_marks"]["marked"] == 1)
+                assert (await second.get("/v1/status")).json()["pod_marks"]["marked"] == 0
+                api.patched.clear()
+                await second.post("/admin/drain", json={"worker": "w", "draining": True})
+                await until(lambda: bool(api.patched))
+                await asyncio.sleep(2 * pod_marks.LOOK_S)
+                assert api.patched == [("vllm", {DELETION_COST: str(LEAVES)})]
+            await second.post("/admin/drain", json={"worker": "w", "draining": False})
+            await seen(second, "/v1/status", lambda page: page["pod_marks"]["marked"] == 1)
+            await until(lambda: len(api.patched) > 1)
+    finally:
+        await server.stop()
+
+    assert api.patched[1:] == [("vllm", {DELETION_COST: "0"})]
+
+
 def test_without_the_extra_it_is_said_what_to_install() -> None:
     script = """
 import sys
 sys.modules["httpx2"] = None
 from kvmesh.app.router.program_part import find_marks
 from kvmesh.settings.features import PoolSettings
-from kvmesh.settings.roles import RouterSettings
+from kvmesh.settings.roles import NatsSettings, RouterSettings
 find_marks(RouterSettings(pool=PoolSettings(mark_pods=True)))
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
