@@ -8,13 +8,18 @@ from kvmesh.settings.types import Fixed, Often, Port
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """The InferencePool of a Kubernetes gateway. Needs the extra `kubernetes`."""
+    """What is asked of Kubernetes' API server. Needs the extra `kubernetes`."""
 
     inference_pool: Annotated[str, Often] = ""
     """NAMESPACE/NAME of the InferencePool to watch.
     Without --nats-url its ready pods, times its target ports, are the workers; in the mesh only
     workers at these addresses get requests. --discover inference-pool: pods as workers, with
     siblings in NATS. Pickers take the priorities of its InferenceObjectives, too."""
+    mark_pods: Annotated[bool, Often] = False
+    """Write on engine pods what losing each would cost, so that a Deployment that is scaled in
+    deletes the cheapest. One replica of the bucket does so, for pods of its own namespace with the
+    labels kvmesh/engine=true and kvmesh/bucket=BUCKET; its service account has to be allowed to
+    list and patch them. Page: docs/operate/autoscaling.md."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""The API server: collections of one namespace listed and watched.
+"""The API server: collections of one namespace listed and watched, objects annotated.
 
 lightkube brings where the server is and how to log in (service account, kubeconfig, tokens that
-rotate). The two requests are made here, since its own watch neither asks for bookmarks nor pauses
+rotate). The requests are made here, since its own watch neither asks for bookmarks nor pauses
 before it connects again, and reads lines of any length.
 """
 
@@ -33,7 +33,7 @@ MOST_LIST_BYTES: Final = 256 << 20
 """All pages of one list, and any other answer."""
 
 MOST_LINE_BYTES: Final = 4 << 20
-"""One event: etcd stores objects of 1.5 MB at most."""
+"""One event, one object: etcd stores objects of 1.5 MB at most."""
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 15.0
@@ -46,6 +46,11 @@ UNREADABLE_CONFIG: Final = (
     *(KeyError, TypeError, AttributeError),  # a kubeconfig of another form is read unchecked
 )
 _OK: Final = 200
+_MERGED: Final = {
+    "content-type": "application/merge-patch+json",
+    # Of the object that comes back only its metadata, where the server can leave the rest out.
+    "accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json",
+}
 
 
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -113,13 +118,28 @@ class Event(msgspec.Struct, frozen=True):
     version: str
 
 
+class Asker(msgspec.Struct, frozen=True):
+    """Who asks an API server: by which flag, and what to do where it may not, of a collection."""
+
+    flag: str
+    rights: str
+
+
+WATCHER: Final = Asker(
+    "--inference-pool",
+    "let the picker's service account get, list and watch {} (the Role of "
+    "deploy/k8s/overlays/gateway)",
+)
+
+
 class KubeApi:
     """One API server, for one caller at a time: others ask by a `twin`. A call fails with
     `TransportError`, one that the server refuses with `ApiServerError`.
     """
 
-    def __init__(self, config: SingleConfig) -> None:
+    def __init__(self, config: SingleConfig, asker: Asker = WATCHER) -> None:
         self._config = config
+        self._asker = asker
         self._client: httpx2.AsyncClient | None = None
 
     @property
@@ -127,19 +147,24 @@ class KubeApi:
         """Return the server's URL."""
         return self._config.cluster.server
 
+    @property
+    def namespace(self) -> str:
+        """Return the namespace of the service account, or of the kubeconfig's context."""
+        return self._config.namespace.strip()
+
     def twin(self) -> "KubeApi":
         """Return the same server for another caller."""
-        return KubeApi(self._config)
+        return KubeApi(self._config, self._asker)
 
     async def list(self, query: Query) -> Listing:
         """Return all objects as of now."""
         asked = {**query.parameters(), "limit": str(PAGE)}
         items: list[msgspec.Raw] = []
-        room = MOST_LIST_BYTES
+        size = 0
         for _ in range(MOST_PAGES):
             async with self._ask(query, asked, ANSWER_S) as answer:
-                body = await self._body(answer, query, room)
-            room -= len(body)
+                body = await self._body(answer, query, MOST_LIST_BYTES, size)
+            size += len(body)
             try:
                 page = msgspec.json.decode(body, type=_Page)
             except UNREADABLE as error:
@@ -168,6 +193,12 @@ class KubeApi:
             async for line in _lines(answer, query):
                 yield read_event(line, query)
 
+    async def annotate(self, query: Query, annotations: Mapping[str, str]) -> None:
+        """Give the object that `query` names these annotations; its others stay."""
+        patch = msgspec.json.encode({"metadata": {"annotations": annotations}})
+        async with self._ask(query, {"fieldManager": "kvmesh"}, ANSWER_S, patch) as answer:
+            await self._body(answer, query, MOST_LINE_BYTES)
+
     async def close(self) -> None:
         """Let go of the connections; they are made anew, with what is on disk then."""
         client, self._client = self._client, None
@@ -176,17 +207,25 @@ class KubeApi:
 
     @asynccontextmanager
     async def _ask(
-        self, query: Query, asked: dict[str, str], silence_s: float
+        self, query: Query, asked: dict[str, str], silence_s: float, patch: bytes | None = None
     ) -> AsyncGenerator[httpx2.Response, None]:
-        """Send a request; yield a good answer, whose body is to be read within the block."""
+        """Send a request; yield a good answer, whose body is to be read within the block. `patch`
+        is for the one object that is named.
+        """
         timeout = httpx2.Timeout(ANSWER_S, connect=CONNECT_S, read=silence_s)
-        path = query.collection.path(query.namespace)
+        method, path = "GET", query.collection.path(query.namespace)
+        if patch is not None:
+            method, path = "PATCH", f"{path}/{query.name}"
+        headers = None if patch is None else _MERGED
         try:
             if self._client is None:
                 self._client = AsyncClient(self._config, ConnectionParams())
-            async with self._client.stream("GET", path, params=asked, timeout=timeout) as answer:
+            async with self._client.stream(
+                method, path, params=asked, timeout=timeout, content=patch, headers=headers
+            ) as answer:
                 if answer.status_code != _OK:
-                    raise _refusal(answer.status_code, await self._body(answer, query), query)
+                    body = await self._body(answer, query, MOST_LINE_BYTES)
+                    raise _refusal(answer.status_code, body, query, self._asker)
                 yield answer
         except httpx2.ConnectError as error:
             # The server's CA may be another by now: the next one is made with what is on disk then.
@@ -202,17 +241,17 @@ class KubeApi:
             raise TransportError(f"{self.server}: {error}"[:MAX_TEXT]) from error
 
     async def _body(
-        self, answer: httpx2.Response, query: Query, most: int = MOST_LIST_BYTES
+        self, answer: httpx2.Response, query: Query, most: int, before: int = 0
     ) -> bytes:
         body = bytearray()
         async for piece in answer.aiter_bytes():
             body += piece
-            if len(body) > most:
-                raise TransportError(f"{query}: an answer of more than {MOST_LIST_BYTES:,} bytes")
+            if before + len(body) > most:
+                raise TransportError(f"{query}: an answer of more than {most:,} bytes")
         return bytes(body)
 
 
-def connect(context: str = "", account: str = SERVICE_ACCOUNT) -> KubeApi:
+def connect(context: str = "", account: str = SERVICE_ACCOUNT, asker: Asker = WATCHER) -> KubeApi:
     """Return the API server of this pod's cluster, whose files are in `account`, else of the
     kubeconfig's `context` ("": its current one). Raises `ConfigError` where there is neither.
     """
@@ -221,12 +260,12 @@ def connect(context: str = "", account: str = SERVICE_ACCOUNT) -> KubeApi:
     except (*UNREADABLE_CONFIG, *UNREADABLE) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(
-            f"--inference-pool: no API server is known: {why[:MAX_TEXT]}; run in a pod with its "
+            f"{asker.flag}: no API server is known: {why[:MAX_TEXT]}; run in a pod with its "
             "service account's token mounted, or give a kubeconfig ($KUBECONFIG, ~/.kube/config)"
         ) from error
     if config is None or config.user is None:
-        raise ConfigError("--inference-pool: the kubeconfig names no user to log in as")
-    return KubeApi(config)
+        raise ConfigError(f"{asker.flag}: the kubeconfig names no user to log in as")
+    return KubeApi(config, asker)
 
 
 async def _lines(answer: httpx2.Response, query: Query) -> AsyncIterator[bytes]:
@@ -264,7 +303,7 @@ def read_event(line: bytes, query: Query) -> Event:
     return Event(change.type, change.object, version)
 
 
-def _refusal(status: int, body: bytes, query: Query) -> ApiServerError:
+def _refusal(status: int, body: bytes, query: Query, asker: Asker) -> ApiServerError:
     """Return what the server's refusal means, and what to do."""
     try:
         message: Text = msgspec.json.decode(body, type=_Status).message
@@ -275,11 +314,8 @@ def _refusal(status: int, body: bytes, query: Query) -> ApiServerError:
         case 401:
             remedy = "the API server does not accept the token or certificate"
         case 403:
-            remedy = (
-                f"let the picker's service account get, list and watch {collection.plural} "
-                "(the Role of deploy/k8s/overlays/gateway)"
-            )
-        case 404:
+            remedy = asker.rights.format(collection.plural)
+        case 404 if collection.group:
             remedy = f"is the CustomResourceDefinition of {collection} installed?"
         case _:
             remedy = ""

@@ -5,6 +5,7 @@ apix/v1alpha2/inferenceobjective_types.go of llm-d/llm-d-router (both read 2026-
 """
 
 import ipaddress
+import re
 from typing import Annotated, Final, Literal, TypeVar, cast
 
 import msgspec
@@ -21,10 +22,18 @@ ROLE_LABEL: Final = "llm-d.ai/role"
 ACTIVE_PORTS: Final = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 """Annotations of a pod that serves only some of its pool's ports, the first one counts."""
 
+DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+"""Annotation of a pod: a ReplicaSet that is scaled in deletes those of the least number first."""
+
 OPTIONS: Final = "kvmesh/worker-options"
 """Annotation of a pod: what `--worker` takes behind the URL, with {ip}, and {index} of the port."""
 
 ObjectName = Annotated[str, Meta(min_length=1, max_length=MAX_OBJECT_NAME)]
+LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+OBJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""Kubernetes' names: of a namespace, of an object."""
+
+LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 PortNumber = Annotated[int, Meta(ge=1, le=MOST_PORT)]
 Labels = Annotated[dict[MaybeName, Text], Meta(max_length=MAX_NAMES)]
 
@@ -77,10 +86,18 @@ class PodCondition(msgspec.Struct, frozen=True):
     status: Name
 
 
+class _PodIp(msgspec.Struct, frozen=True):
+    ip: MaybeName = ""
+
+
 class PodStatus(msgspec.Struct, frozen=True):
     """What the kubelet says of a pod."""
 
+    phase: MaybeName = ""
     pod_ip: MaybeName = msgspec.field(name="podIP", default="")
+    pod_ips: Annotated[tuple[_PodIp, ...], Meta(max_length=MAX_NAMES)] | None = msgspec.field(
+        name="podIPs", default=None
+    )
     conditions: Annotated[tuple[PodCondition, ...], Meta(max_length=MAX_NAMES)] | None = None
 
 
@@ -89,6 +106,17 @@ class Pod(msgspec.Struct, frozen=True):
 
     metadata: ObjectMeta
     status: PodStatus = PodStatus()
+
+    @property
+    def runs(self) -> bool:
+        """Return whether it has not ended, and is not being deleted: its addresses are its own."""
+        ended = self.status.phase in {"Succeeded", "Failed"}
+        return not ended and self.metadata.deletion_timestamp is None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return its addresses as the kubelet writes them, "" where it writes none."""
+        return (self.status.pod_ip, *(one.ip for one in self.status.pod_ips or ()))
 
     @property
     def ready(self) -> bool:

@@ -1,7 +1,6 @@
 """One InferencePool as it is now: its endpoints, and the priorities of its objectives."""
 
 import asyncio
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -10,6 +9,8 @@ from kvmesh.app.members.warning_lines import by_reason
 from kvmesh.app.picker.kube_api import KubeApi, Query, connect
 from kvmesh.app.picker.kube_mirror import Mirror
 from kvmesh.app.picker.kube_objects import (
+    LABEL,
+    OBJECT,
     OBJECTIVES,
     PODS,
     POOLS,
@@ -38,10 +39,6 @@ NO_SIDECAR: Final = "ready, but no worker's heartbeat names this pod"
 SIDECAR: Final = "give it kvmesh worker as a sidecar (deploy/k8s/components)"
 
 AnyMirror = Mirror[InferencePool] | Mirror[Pod] | Mirror[InferenceObjective]
-
-_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""Kubernetes' names: of a namespace, of an object."""
 
 
 class PoolWatch:
@@ -232,6 +229,6 @@ def watch_pool(settings: PoolSettings) -> PoolWatch:
 def parse_pool(text: str) -> PoolName:
     """Return the pool that `--inference-pool` names. Raises `ConfigError`."""
     namespace, slash, name = text.partition("/")
-    if not (slash and _LABEL.fullmatch(namespace) and _NAME.fullmatch(name)):
+    if not (slash and LABEL.fullmatch(namespace) and OBJECT.fullmatch(name)):
         raise ConfigError(f"--inference-pool {shown(text)}: write NAMESPACE/NAME")
     return PoolName(namespace, name)

@@ -1,5 +1,5 @@
-"""Programs at one router: the governor, what is shown of them, and who tells it of workers; and
-what sends prompts again of the router's own accord.
+"""Programs at one router: the governor, what is shown of them, and who tells it of workers; what
+sends prompts again of the router's own accord, and what marks pods with the cost of losing them.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -11,11 +11,13 @@ from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.front.front import Routes
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.router.admin import RouterAdmin
+from kvmesh.app.router.mesh_choice import is_alone
 from kvmesh.app.router.router_options import governor_options
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
 from kvmesh.app.serve.toucher import Toucher, toucher_of
 from kvmesh.app.serve.warmer import Warmer, warmer_of
 from kvmesh.app.views.program_figures import PRESSURES, PROGRAMS, TOUCHES, WARMED
+from kvmesh.app.views.program_rows import Programs
 from kvmesh.app.views.program_watch import ProgramWatch
 from kvmesh.app.views.programs_page import ProgramsPage
 from kvmesh.app.views.scaling_figures import DRAINS, SCALING, read_drains, read_saturation
@@ -24,13 +26,18 @@ from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.routing.program_fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
+from kvmesh.errors import ConfigError
 from kvmesh.settings.roles import RouterSettings
-from kvmesh.tasks import keep_running
+from kvmesh.tasks import Work, keep_running
 from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 _BOTH: Final = 2
+
+Replicas = Callable[[], Iterable[RouterHeartbeat]]
+ShownMarks = Callable[[RoutingContext, Replicas, Callable[[], Programs], RouterAdmin], Work]
+"""Shows what is made of these, and returns what is to run."""
 
 
 class ProgramPart:
@@ -43,6 +50,9 @@ class ProgramPart:
         self.governor = Governor(governor_options(self._settings), self._fleet)
         self.governor.shared = False  # until there is a plane to share it by
         scheduler.governor = self.governor
+        self._marks = find_marks(settings)
+        self._replicas: Replicas = tuple
+        self._mark_pods: Work | None = None
         self.toucher: Toucher | None = None
         self.warmer: Warmer | None = None
         self._scheduler = scheduler
@@ -51,13 +61,13 @@ class ProgramPart:
     def keep(
         self,
         context: RoutingContext,
-        replicas: Callable[[], Iterable[RouterHeartbeat]],
+        replicas: Replicas,
         pool: UpstreamPool,
     ) -> RoutingContext:
         """Return the context of a router that keeps prompts to send them again, if it does: to
         touch contexts of paused agents, and to warm workers that join.
         """
-        beats = context.router.heartbeats
+        beats, self._replicas = context.router.heartbeats, replicas
 
         def target(worker: WorkerId) -> Target | None:
             beat = beats.get(worker)
@@ -87,6 +97,8 @@ class ProgramPart:
             found.append(keep_running("touch contexts", self.toucher.run))
         if self.warmer is not None:
             found.append(keep_running("warm workers", self.warmer.run))
+        if self._mark_pods is not None:
+            found.append(keep_running("mark pods", self._mark_pods))
         return found
 
     def mount(
@@ -109,6 +121,8 @@ class ProgramPart:
             admin.sources.add(TOUCHES.of(toucher.figures))
         if (warmer := self.warmer) is not None:
             admin.sources.add(WARMED.of(warmer.figures))
+        if (marks := self._marks) is not None:
+            self._mark_pods = marks(context, self._replicas, lambda: watch.seen, admin)
         return watch
 
     def check(self, context: RoutingContext) -> None:
@@ -125,6 +139,25 @@ class ProgramPart:
         self._lives = lives
         context.routing.turns.chains.look_at(slots=any(map(self._fleet.contexts, lives)))
         context.gate.load_fell()
+
+
+def find_marks(settings: RouterSettings) -> ShownMarks | None:
+    """Return what marks pods for --mark-pods, None without. Raises `ConfigError`."""
+    if not settings.pool.mark_pods:
+        return None
+    if settings.processes > 1 and is_alone(settings):
+        raise ConfigError(
+            f"--mark-pods --processes {settings.processes}: without --nats-url each process knows "
+            "its own requests alone, and each would mark the pods: leave --processes out, or give "
+            "--nats-url"
+        )
+    try:
+        from kvmesh.app.router.pod_marks import marks_of  # noqa: PLC0415  an extra
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"--mark-pods needs {error.name}: pip install 'kvmesh[kubernetes]'"
+        ) from error
+    return marks_of(settings)
 
 
 def _workers_of(context: RoutingContext) -> Callable[[], list[WorkerId]]:

@@ -4,6 +4,7 @@ from kvmesh.app.front.ports import dashboard_port
 from kvmesh.app.process.place import own_place
 from kvmesh.app.process.processes import ProcessPlan, run_processes
 from kvmesh.app.process.running import Stop
+from kvmesh.app.router.program_part import find_marks
 from kvmesh.errors import ConfigError
 from kvmesh.observe import get_logger
 from kvmesh.settings.member_name import router_name
@@ -20,6 +21,7 @@ def replica_name(router_id: str) -> str:
 async def run_replicas(settings: RouterSettings, stop: Stop) -> None:
     """Run `--processes` replicas behind one port until `stop`. Raises `ConfigError`."""
     http = settings.http
+    find_marks(settings)  # what it refuses is said once, not by each process
     if http.advertise_url:
         raise ConfigError(
             f"--processes {settings.processes} --advertise-url {http.advertise_url}: each process "

@@ -1,14 +1,14 @@
 """What all requests of a router share: its scheduler, its clock, its counters."""
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from kvmesh._native import Booking, BookingOutbox, Head, Record, TokenCounts
-from kvmesh.actors.messages import WorkerHeartbeat
+from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
 from kvmesh.actors.router import Router
 from kvmesh.app.front.tracing import Tracer
 from kvmesh.app.members.failure_care import FailureCounts
@@ -227,6 +227,13 @@ class RoutingContext(msgspec.Struct, frozen=True):
         """Return how far the overlaps foretold of a worker may be believed, as people are told."""
         name = WorkerId(worker)
         return self.routing.predictions.word(name, self.workers.info(name).trust)
+
+    def leads(self, replicas: Iterable[RouterHeartbeat]) -> bool:
+        """Return whether this replica does what one of the bucket's is to do: of those that do not
+        drain, routers before pickers, the one of the least name.
+        """
+        ranks = [(one.picker, one.router) for one in replicas if not one.draining]
+        return min(ranks, default=(False, self.router_id))[1] == self.router_id
 
     def report_booked(self, request_id: str) -> None:
         """Have the replicas told of a request that was just booked here."""

@@ -62,7 +62,7 @@ class WarmFigures(msgspec.Struct, frozen=True):
 class Warmer:
     """Sends a newcomer what `plan_prompts` finds worth most, one prompt at a time.
 
-    One replica does so: that of the least name among `replicas`. All keep newcomers out meanwhile.
+    One of the `replicas` does so: the one that leads. All keep newcomers out meanwhile.
     """
 
     def __init__(
@@ -147,13 +147,13 @@ class Warmer:
     def look(self) -> list[WorkerId]:
         """Return who is to be warmed by this replica from now on."""
         context, now = self._context, self._context.clock()
-        replicas = [one.router for one in self._replicas() if not one.draining]
+        replicas = [one for one in self._replicas() if not one.draining]
         self._earn(max(1, len(replicas)))
         self.newcomers.armed = len(self.kept) > 0
         self.newcomers.forget(context.asleep.workers)
         held = bool(context.gate.waiting or context.patience.waiting)
         self.newcomers.look(now, held=held)
-        if min(replicas, default=context.router_id) != context.router_id:
+        if not context.leads(replicas):
             return []
         return [one for one in self.newcomers.waiting if one not in self._under_way]
 

@@ -45,7 +45,7 @@ from kvmesh.app.views.request_figures import (
     STREAMS,
     TOTALS,
 )
-from kvmesh.app.views.scaling_figures import DRAINS, SCALING
+from kvmesh.app.views.scaling_figures import DRAINS, MARKS, SCALING
 from kvmesh.app.views.sidecar_figures import SIDECAR, SIDECAR_RANKS
 from kvmesh.app.views.usage_figures import LIMITS, USAGE, USAGE_RECORD
 from kvmesh.app.views.worker_figures import (
@@ -61,7 +61,7 @@ TABLES: Final[tuple[Table[Never], ...]] = (
     *(REQUESTS, STREAMS, TOTALS, INSIGHT, ADMISSION, SHARES, FORMULAS, SHADOWS, WORKERS),
     ENGINES,
     *(PROGRAMS, PRESSURES, PROGRAM_NEWS, TOUCHES, WARMED),
-    *(PREDICTIONS, ACCESSES, WORKER_CARE, SCALING, DRAINS, SLO),
+    *(PREDICTIONS, ACCESSES, WORKER_CARE, SCALING, DRAINS, MARKS, SLO),
     *(INDEX, APPROX, HEARD, JOURNAL, SNAPSHOTS, PEERS, HEARTBEATS, BOOKINGS, HEARING, TRUST),
     *(VERSIONS, UNREAD, USAGE, USAGE_RECORD, LIMITS),
     *(TOKENS, URLS, PICKS, GATEWAYS, UNWATCHED, POOL, SPANS),

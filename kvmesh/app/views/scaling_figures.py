@@ -20,6 +20,15 @@ class Drain(msgspec.Struct, frozen=True):
     order: int
 
 
+class MarkFigures(msgspec.Struct, frozen=True):
+    """Engine pods that a replica marks with their drain cost, and its requests to the API server,
+    by (list or patch, what came of it).
+    """
+
+    pods: int
+    requests: dict[tuple[str, str], int]
+
+
 def read_saturation(context: RoutingContext, programs: Programs) -> Saturation:
     """Return how full the workers are. Turns of `programs` that wait count with their contexts,
     other requests held with their prompts. O(workers + requests held).
@@ -101,4 +110,13 @@ DRAINS: Final = Table[Drain](
            shown=Shown("drain_order", dashboard="Leaves as", narrow="p4",
                        replicas="max")),
     labels=("worker",),
+)
+
+MARKS: Final = Table[MarkFigures](
+    Figure("gauge", "kvmesh_marked_pods", lambda one: one.pods,
+           "Engine pods that this replica marks with their drain cost; 0 where a sibling does."),
+    Figure("counter", "kvmesh_pod_mark_requests", lambda one: one.requests,
+           "Requests to the API server for --mark-pods, list or patch, by what came of it: done; "
+           "gone, the pod was deleted meanwhile; refused with a status; failed without an answer.",
+           ("request", "result")),
 )

@@ -254,7 +254,8 @@ def test_names_and_labels_are_the_releases(manifests: list[Manifest]) -> None:
         assert one["metadata"]["name"].startswith("kvmesh"), one["metadata"]["name"]
         if is_of_subchart(one):
             continue
-        assert one["metadata"]["namespace"] == NAMESPACE
+        of_all = one["kind"].startswith("ValidatingAdmissionPolicy")
+        assert one["metadata"].get("namespace") == (None if of_all else NAMESPACE)
         labels = one["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == "kvmesh"
         assert labels["app.kubernetes.io/part-of"] == "kvmesh"

@@ -2,22 +2,18 @@
 
 import copy
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from kvmesh.app.picker.kube_objects import DELETION_COST
 from kvmesh.app.views.scaling_figures import SCALING
-from tests.integration.chart.rendering import kustomize
+from tests.integration.chart.rendering import kustomize, named, render
 from tests.integration.deploy.test_deploy import DEPLOY, known_series
 from tests.integration.kube import crds
 
@@ -136,57 +132,66 @@ def test_a_scaled_object_with_a_field_that_there_is_not_is_refused() -> None:
     assert len(crds.misfits(wrong)) == 1
 
 
-KUBECTL = """#!/bin/sh
-case $1 in
-get) printf 'vllm-a 10.0.0.1\\nvllm-b 10.0.0.2\\nother 10.9.9.9\\n' ;;
-annotate) echo "$*" >> "$TOLD" ;;
-esac
-"""
-WORKERS = [
-    {"bucket": "chat", "url": "http://10.0.0.1:8000", "figures": {"drain_cost_s": 12.5}},
-    {"bucket": "chat", "url": "http://10.0.0.2:8000", "figures": {"drain_cost_s": 0.25}},
-    {"bucket": "chat", "url": "http://10.0.0.2:8000", "figures": {"drain_cost_s": 1.0}},
-    {"bucket": "code", "url": "http://10.9.9.9:8000", "figures": {"drain_cost_s": 1.0}},
-    {"bucket": "chat", "url": "http://10.0.0.3:8000", "figures": {}},
-]
+@pytest.mark.parametrize("overlay", ["keda", "hpa"])
+def test_routers_of_engines_that_are_scaled_mark_their_pods_and_may_do_no_more(
+    overlay: str,
+) -> None:
+    manifests = kustomize(overlay)
+    roles = named(manifests, "Role")
+    (subject,) = named(manifests, "RoleBinding")["mark-pods"]["subjects"]
+    accounts = {}
+    for name, one in named(manifests, "Deployment").items():
+        pod = one["spec"]["template"]["spec"]
+        marks = [each for each in pod["containers"][0]["env"] if each["name"] == "KVMESH_MARK_PODS"]
+        if marks or pod.get("automountServiceAccountToken") is not False:
+            accounts[name] = (pod["serviceAccountName"], marks[0]["value"])
 
-
-class Overview(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        allowed = self.headers["authorization"] == "Bearer of-a-viewer"
-        self.send_response(200 if allowed and self.path.startswith("/v1/overview") else 403)
-        self.end_headers()
-        self.wfile.write(json.dumps({"workers": WORKERS}).encode())
-
-
-@pytest.fixture
-def router() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), Overview)
-    serving = threading.Thread(target=server.serve_forever)
-    serving.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    serving.join()
-    server.server_close()
-
-
-def test_pods_are_told_what_losing_each_would_cost(router: str, tmp_path: Path) -> None:
-    kubectl, reported = tmp_path / "kubectl", tmp_path / "told"
-    kubectl.write_text(KUBECTL)
-    kubectl.chmod(0o755)
-    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
-
-    subprocess.run(
-        [DEPLOY / "k8s/mark-drain-costs.sh", "kvmesh", "chat", router],
-        env={"PATH": path, "TOLD": str(reported), "KVMESH_API_KEY": "of-a-viewer"},
-        check=True,
-    )
-
-    costs = [line.split() for line in reported.read_text().splitlines()]
-    assert [(line[2], line[-1].partition("=")[2]) for line in costs] == [
-        ("vllm-a", "12500"),
-        ("vllm-b", "1250"),
+    assert accounts == {"router-chat": ("mark-pods", "true")}
+    assert (subject["name"], subject["namespace"]) == ("mark-pods", "kvmesh")
+    assert list(roles) == list(named(manifests, "ServiceAccount")) == ["mark-pods"]
+    assert [(one["resources"], one["verbs"]) for one in roles["mark-pods"]["rules"]] == [
+        (["pods"], ["list", "patch"])
     ]
-    assert {line[-1].partition("=")[0] for line in costs} == {
-        "controller.kubernetes.io/pod-deletion-cost"
-    }
+    assert {"port": 6443} in named(manifests, "NetworkPolicy")["mark-pods"]["spec"]["egress"][0][
+        "ports"
+    ]
+    engines = named(manifests, "Deployment")["vllm-chat"]["spec"]["template"]["metadata"]
+    assert {"kvmesh/engine": "true", "kvmesh/bucket": "chat"}.items() <= engines["labels"].items()
+
+
+@pytest.mark.parametrize("overlay", ["dev", "prod", "gateway", "sglang"])
+def test_nobody_may_change_pods_where_nothing_scales_engines(overlay: str) -> None:
+    roles = named(kustomize(overlay), "Role").values()
+
+    assert not any("patch" in rule["verbs"] for one in roles for rule in one["rules"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "part"),
+    [
+        ("Role", "mark-pods", "rules"),
+        ("RoleBinding", "mark-pods", "subjects"),
+        ("ServiceAccount", "mark-pods", "automountServiceAccountToken"),
+        ("ValidatingAdmissionPolicy", "kvmesh-mark-pods", "spec"),
+        ("ValidatingAdmissionPolicyBinding", "kvmesh-mark-pods", "spec"),
+    ],
+)
+def test_the_component_grants_what_the_chart_does(kind: str, name: str, part: str) -> None:
+    values = yaml.safe_load((DEPLOY / "k8s/base/values.yaml").read_text())
+    values |= {"markPods": {"enabled": True}}
+
+    of_chart = named(render(values), kind)[name]
+
+    assert of_chart[part] == named(kustomize("keda"), kind)[name][part]
+    assert ("namespace" in of_chart["metadata"]) is not kind.startswith("Validating")
+
+
+def test_the_admission_policy_names_the_mark_that_routers_make_and_the_pods_they_choose() -> None:
+    (policy,) = named(kustomize("keda"), "ValidatingAdmissionPolicy").values()
+    (mark,) = [one for one in policy["spec"]["variables"] if one["name"] == "mark"]
+    engines, change = (one["expression"] for one in policy["spec"]["validations"])
+
+    assert json.loads(mark["expression"]) == DELETION_COST
+    assert 'oldObject.metadata.labels["kvmesh/engine"] == "true"' in engines
+    for kept in ("object.spec", "metadata.labels", "finalizers", "ownerReferences"):
+        assert kept in change

@@ -1,4 +1,5 @@
-"""A pretended Kubernetes API server: real HTTP, lists in pages, watches with bookmarks.
+"""A pretended Kubernetes API server: real HTTP, lists in pages, watches with bookmarks, merge
+patches of annotations.
 
 What it answers has the shapes recorded of kube-apiserver 1.32: lists with their own version, events
 one a line in chunks, `Status` objects for refusals, an ERROR event for versions that are too old.
@@ -7,8 +8,9 @@ one a line in chunks, `Status` objects for refusals, an ERROR event for versions
 import asyncio
 import contextlib
 import json
+import re
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -23,7 +25,8 @@ TOKEN = "rotates"  # noqa: S105  a pretender's
 class ApiServer:
     """`put` and `delete` objects; who watches is told. `faults` answer in place of a path.
 
-    `served` are the collections it has, by path; `log` has what was asked. `kept` versions of the
+    `served` are the collections it has, by path; `log` has what was asked, `patched` what was
+    changed: name and annotations. Patches take `patch_s`. `kept` versions of the
     past can be watched from, older ones are gone; a watch lasts `watch_s` at most.
     """
 
@@ -34,6 +37,9 @@ class ApiServer:
         self.page = 0
         self.objects: dict[str, dict[str, Object]] = {}
         self.log: list[tuple[str, dict[str, str]]] = []
+        self.patched: list[tuple[str, dict[str, str]]] = []
+        self.patch_s = 0.0
+        self.on_patch: Callable[[], None] = lambda: None
         self.refusals: dict[str, tuple[int, str]] = {}
         self.raw_lines: list[bytes] = []
         self.hangs = False
@@ -115,7 +121,15 @@ class ApiServer:
                 parts = urlsplit(target)
                 query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
                 self.log.append((parts.path, query))
-                await self._answer(writer, head, parts.path, query)
+                length = re.search(r"(?i)^content-length: (\d+)", head, re.MULTILINE)
+                body = await reader.readexactly(int(length[1]) if length else 0)
+                if self.hangs:
+                    await asyncio.sleep(3600)
+                if head.startswith("PATCH ") and self._allows(writer, head, parts.path):
+                    await self._patch(writer, head, parts.path, body)
+                elif not head.startswith("PATCH "):
+                    await self._answer(writer, head, parts.path, query)
+                await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
@@ -124,20 +138,42 @@ class ApiServer:
     async def _answer(
         self, writer: asyncio.StreamWriter, head: str, path: str, query: dict[str, str]
     ) -> None:
-        if self.hangs:
-            await asyncio.sleep(3600)
-        if f"authorization: bearer {self.token}" not in head.lower():
-            _send(writer, 401, _status(401, "Unauthorized", "Unauthorized"))
-        elif path in self.refusals:
-            code, message = self.refusals[path]
-            _send(writer, code, _status(code, "Forbidden", message))
-        elif path not in self.objects:
+        if not self._allows(writer, head, path):
+            return
+        if path not in self.objects:
             _send(writer, 404, b"404 page not found\n", "text/plain")
         elif "watch" in query:
             await self._watch(writer, path, query)
         else:
             _send(writer, 200, json.dumps(self._list(path, query)).encode())
-        await writer.drain()
+
+    def _allows(self, writer: asyncio.StreamWriter, head: str, path: str) -> bool:
+        """Return whether a request is served; refuse it where not."""
+        if f"authorization: bearer {self.token}" not in head.lower():
+            _send(writer, 401, _status(401, "Unauthorized", "Unauthorized"))
+            return False
+        method = head.partition(" ")[0]
+        refusal = self.refusals.get(path) or self.refusals.get(method)
+        if refusal is not None:
+            _send(writer, refusal[0], _status(refusal[0], "Forbidden", refusal[1]))
+        return refusal is None
+
+    async def _patch(self, writer: asyncio.StreamWriter, head: str, path: str, body: bytes) -> None:
+        await asyncio.sleep(self.patch_s)
+        collection, _, name = path.rpartition("/")
+        one = self.objects.get(collection, {}).get(name)
+        if "content-type: application/merge-patch+json" not in head.lower():
+            _send(writer, 415, _status(415, "UnsupportedMediaType", "no patch type"))
+        elif one is None:
+            _send(writer, 404, _status(404, "NotFound", f'pods "{name}" not found'))
+        else:
+            given = json.loads(body)["metadata"]["annotations"]
+            self.patched.append((name, given))
+            self.on_patch()
+            annotations = {**(one["metadata"].get("annotations") or {}), **given}
+            metadata = {**one["metadata"], "annotations": annotations}
+            await self.put(collection, {**one, "metadata": metadata})
+            _send(writer, 200, json.dumps(self.objects[collection][name]).encode())
 
     def _list(self, path: str, query: dict[str, str]) -> Object:
         found = [one for one in self.objects[path].values() if _selects(query, one)]
@@ -224,14 +260,15 @@ def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
     writer.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
-def kubeconfig(directory: Path, port: int) -> Path:
+def kubeconfig(directory: Path, port: int, namespace: str = "llm") -> Path:
     """Write a kubeconfig for the server at `port`, its token in a file; return its path."""
     (directory / "token").write_text(TOKEN)
     path = directory / "kubeconfig"
+    context = {"cluster": "c", "user": "u", "namespace": namespace}
     config = {
         "current-context": "here",
         "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "contexts": [{"name": "here", "context": context}],
         "users": [{"name": "u", "user": {"tokenFile": str(directory / "token")}}],
     }
     path.write_text(json.dumps(config))

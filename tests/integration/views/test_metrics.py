@@ -148,6 +148,8 @@ async def test_every_metric_of_a_mesh_is_documented(mesh: RunningMesh) -> None: 
                 "kvmesh_snapshot_",
                 "kvmesh_remote_",
                 "kvmesh_pool_",
+                "kvmesh_marked_pods",
+                "kvmesh_pod_mark_",
                 "kvmesh_otlp_",
                 "kvmesh_sidecar_",
                 "kvmesh_site_",

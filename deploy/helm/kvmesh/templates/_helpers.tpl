@@ -30,6 +30,7 @@
 {{- define "kvmesh.engineName" -}}{{ include "kvmesh.prefix" .root }}{{ .engine }}{{- end -}}
 {{- define "kvmesh.configName" -}}{{ include "kvmesh.fullname" . }}-mesh{{- end -}}
 {{- define "kvmesh.discoveryName" -}}{{ include "kvmesh.prefix" . }}discovery{{- end -}}
+{{- define "kvmesh.markerName" -}}{{ include "kvmesh.prefix" . }}mark-pods{{- end -}}
 {{/* The front door's Service: of meta-routers, in mode standalone of the routers. */}}
 {{- define "kvmesh.frontName" -}}{{ include "kvmesh.fullname" . }}{{- end -}}
 {{- define "kvmesh.frontPort" -}}
@@ -147,6 +148,7 @@ annotations:
   "KVMESH_HTTP_HOST" "nothing: pods listen on all addresses" "KVMESH_HTTP_PORT" "service.port (containers listen on 8000), or nothing: a sidecar's is 9400"
   "KVMESH_ADMIN_PORT" "adminPort" "KVMESH_DASHBOARD_PORT" "dashboardPort" "KVMESH_DRAIN_S" "drainS" "KVMESH_TOKENIZER" "tokenizer"
   "KVMESH_WORKER" "buckets.NAME.workers" "KVMESH_DISCOVER" "discovery" "KVMESH_INFERENCE_POOL" "gateway.inferencePool"
+  "KVMESH_MARK_PODS" "markPods"
   "KVMESH_NOTICE_S" "nothing: it is 5" "KVMESH_NATS_URL" "nats.url"
   "KVMESH_NATS_CREDS" "nats.auth" "KVMESH_NATS_TRUST" "nats.auth" "KVMESH_NATS_TLS_CA" "nats.tls"
   "KVMESH_STREAM_REPLICAS" "nats.streams.replicas" "KVMESH_STREAM_MAX_BYTES" "nats.streams.maxBytes"

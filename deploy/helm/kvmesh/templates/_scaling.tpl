@@ -108,3 +108,27 @@ scaleDown:
   stabilizationWindowSeconds: 900
   policies: [{type: Pods, value: 1, periodSeconds: 300}]
 {{- end -}}
+
+{{/* What marks a bucket's pods with what losing each would cost, "router", "picker" where there are no routers, or "":
+dict root, bucket (MERGED). */}}
+{{- define "kvmesh.marks" -}}
+{{- if .root.Values.markPods.enabled -}}
+{{- $several := or (gt (int .bucket.replicas) 1) .bucket.autoscaling.enabled -}}
+{{- if and (ne .root.Values.mode "mesh") $several -}}
+{{- fail "markPods: in mode standalone each router knows its own requests alone, and each would mark the pods: one replica, or mode mesh" -}}
+{{- end -}}
+{{- if or (gt (int .bucket.replicas) 0) .bucket.autoscaling.enabled -}}router
+{{- else if .bucket.picker.replicas -}}picker
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Service accounts that mark pods, as a JSON list. */}}
+{{- define "kvmesh.markers" -}}
+{{- $names := dict "router" (include "kvmesh.markerName" .) "picker" (include "kvmesh.pickerAccount" .) "" "" -}}
+{{- $out := list -}}
+{{- range $bucket := include "kvmesh.buckets" . | fromJson -}}
+{{- $out = append $out (get $names (include "kvmesh.marks" (dict "root" $ "bucket" $bucket))) -}}
+{{- end -}}
+{{- toJson (without $out "" | uniq | sortAlpha) -}}
+{{- end -}}

@@ -167,7 +167,7 @@ async def test_one_replica_sends() -> None:
 
     warm.siblings = [sibling("r1"), sibling("r0")]
     assert warm.warmer.look() == []
-    warm.siblings = [sibling("r1"), sibling("r0", draining=True)]
+    warm.siblings = [sibling("r1"), sibling("r0", draining=True), sibling("a", picker=True)]
     assert warm.warmer.look() == [W3]
     await warm.pool.close()
 
