@@ -1,7 +1,6 @@
 """What replicas charge, over the plane in memory, which can go away."""
 
 import contextlib
-from collections.abc import AsyncIterator
 
 import pytest
 import structlog
@@ -22,12 +21,6 @@ SUBJECTS = Subjects("kvmesh", "chat")
 @pytest.fixture(autouse=True)
 def _no_bucket_fills(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage_limits, "MINUTE_S", 1e12)
-
-
-@pytest.fixture
-async def stack() -> AsyncIterator[contextlib.AsyncExitStack]:
-    async with contextlib.AsyncExitStack() as stack:
-        yield stack
 
 
 class Shared:
