@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import functools
 import gc
 import os
@@ -7,7 +8,7 @@ import sys
 import tempfile
 import uuid
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,13 @@ def eventually() -> Eventually:
 
 
 Contexts = list[dict[str, Any]]
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[contextlib.AsyncExitStack]:
+    """What a test enters is left behind it."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture

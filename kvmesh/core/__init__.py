@@ -7,7 +7,7 @@ from typing import Final
 
 from kvmesh._native import VERSION
 
-NEEDED: Final = 27
+NEEDED: Final = 28
 """The interface that this code was written for, `NATIVE_VERSION` in kvmesh/native/base/base.h."""
 
 

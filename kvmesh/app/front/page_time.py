@@ -2,12 +2,14 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, TypeVar
 
 import msgspec
 
-from kvmesh.errors import RequestError
+from kvmesh.errors import KvMeshError, RequestError
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.wire.problem import Problem
 
 SHARE: Final = 0.1
 """Of a core, what the pages of one `PageTime` take for long."""
@@ -17,6 +19,9 @@ LEAST_S: Final = 0.001
 MAX_KEPT: Final = 16
 MIN_AGE_S: Final = 5.0
 _BUSY: Final = f"pages of this process may take {SHARE:.0%} of a core: ask again in a second"
+
+Look = Callable[[], Awaitable[Callable[[], bytes]]]
+"""Finds what a page shows, for which it may wait, and returns how the page is made of it."""
 
 T = TypeVar("T")
 
@@ -87,3 +92,19 @@ class PageTime:
         """Return a page, made anew if there is time for it. Raises `RequestError`; see `kept`."""
         kept = self.kept(key)
         return self.make(key, page) if kept is None else kept
+
+    def answer(self, exchange: Exchange, key: Hashable, look: Look) -> None:
+        """Answer with a page, made anew if there is time for it; a `KvMeshError` of `look` is
+        answered, too. Raises `RequestError`; see `kept`.
+        """
+        kept = self.kept(key)
+        if kept is None:
+            exchange.scope.start(self._answer(exchange, key, look))
+        else:
+            exchange.respond(200, kept)
+
+    async def _answer(self, exchange: Exchange, key: Hashable, look: Look) -> None:
+        try:
+            exchange.respond(200, self.make(key, await look()))
+        except KvMeshError as error:
+            exchange.fail(Problem.from_error(error))

@@ -84,7 +84,7 @@ class LimitStore:
 
     def _hear(self, subject: str, data: bytes) -> None:
         sibling, now = last_token(subject), self._clock()
-        wrong = "" if sibling == self._router_id else self._limits.hear(sibling, data)
+        wrong = "" if sibling == self._router_id else self._limits.hear(sibling, data, now)
         if wrong and now >= self._logged_s + LOG_EVERY_S:
             self._logged_s = now
             get_logger().warning("a sibling's limits refused", reason=wrong)

@@ -63,6 +63,7 @@ from kvmesh.app.views.metrics_page import MetricsPage
 from kvmesh.app.views.process_figures import BUILD, INTERNAL_ERRORS
 from kvmesh.app.views.request_figures import FORMULAS, STREAMS
 from kvmesh.app.views.worker_figures import REPLICA_CARE
+from kvmesh.bounds import listed
 from kvmesh.core.buckets.homes import HomeOptions
 from kvmesh.core.buckets.rules import BucketRequest, parse_rule
 from kvmesh.core.members.outcomes import UNKNOWN
@@ -249,7 +250,13 @@ class MetaServer:
             *span_figures(self._tracer),
             STREAMS.of(lambda: self._streams),
             *(() if self._sites is None else self._sites.figures()),
+            elsewhere=self._request_figures,
         )
+
+    def _request_figures(self) -> str:
+        """Return whose metrics tell of requests, which a meta-router only passes on."""
+        urls = [one.url for one in self.meta.table.replicas()]
+        return f"a meta-router has none of these, scrape its routers: {listed(urls)}"
 
     def _replicas(self) -> dict[Labels, MetaReplica]:
         table, now = self.meta.table, time.monotonic()

@@ -1,19 +1,17 @@
 """`/v1/programs` of a meta-router: what the replicas of all buckets say of programs."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from kvmesh.app.front.front import Routes, json_page
 from kvmesh.app.front.page_time import PageTime
 from kvmesh.app.front.viewers import Viewers
-from kvmesh.app.meta.view import TENANT_HEADER, MetaView
+from kvmesh.app.meta.view import MetaView, readable
 from kvmesh.app.views.programs_page import PATH, MeshPrograms, ProgramsView, shown_limit
-from kvmesh.bounds import UNREADABLE
-from kvmesh.core.admission.access import ROLES_HEADER, Viewer
+from kvmesh.core.admission.access import Viewer
 from kvmesh.core.programs.standing import Standing
 from kvmesh.transport.http.server.exchange import Exchange
-from kvmesh.transport.http.wire.headers import Headers
 
 
 class MetaPrograms:
@@ -30,30 +28,14 @@ class MetaPrograms:
 
     def _show(self, exchange: Exchange) -> None:
         most, viewer = shown_limit(exchange.request.query), self._viewers.of(exchange.request)
-        page = self._time.kept((most, viewer))
-        if page is None:
-            exchange.scope.start(self._answer(exchange, most, viewer))
-        else:
-            exchange.respond(200, page)
 
-    async def _answer(self, exchange: Exchange, most: int, viewer: Viewer | None) -> None:
-        headers: Headers = ()
-        if viewer is not None:
-            named = (TENANT_HEADER.encode(), viewer.tenant.encode("latin-1", "replace"))
-            headers = (named, (ROLES_HEADER, b"view"))
-        bodies = await self._view.ask_all(f"{PATH}?limit={most}", headers)
-        page = self._time.make((most, viewer), lambda: json_page(_read(bodies, most, viewer)))
-        exchange.respond(200, page)
+        async def look() -> Callable[[], bytes]:
+            bodies = await self._view.ask_all(f"{PATH}?limit={most}", viewer)
+            return lambda: json_page(
+                MeshPrograms(merge_programs(readable(bodies, ProgramsView), most, viewer))
+            )
 
-
-def _read(bodies: Iterable[bytes], most: int, viewer: Viewer | None) -> MeshPrograms:
-    views: list[ProgramsView] = []
-    for body in bodies:
-        try:
-            views.append(msgspec.json.decode(body, type=ProgramsView))
-        except UNREADABLE:
-            continue
-    return MeshPrograms(merge_programs(views, most, viewer))
+        self._time.answer(exchange, (most, viewer), look)
 
 
 def merge_programs(

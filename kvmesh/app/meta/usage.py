@@ -1,8 +1,7 @@
 """`/v1/usage` of a meta-router: what the replicas of all buckets say of who used what."""
 
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from kvmesh.app.front.front import Routes, json_page
 from kvmesh.app.front.page_time import PageTime
 from kvmesh.app.front.viewers import Viewers
-from kvmesh.app.meta.view import TENANT_HEADER, MetaView
+from kvmesh.app.meta.view import MetaView, readable
 from kvmesh.app.views.usage_page import (
     MOST_ROWS_SHOWN,
     PATH,
@@ -20,11 +19,9 @@ from kvmesh.app.views.usage_page import (
     line_of,
     read_query,
 )
-from kvmesh.bounds import UNREADABLE, listed
-from kvmesh.core.admission.access import ROLES_HEADER
+from kvmesh.bounds import listed
 from kvmesh.core.admission.usage import UsageSums
 from kvmesh.transport.http.server.exchange import Exchange
-from kvmesh.transport.http.wire.headers import Headers
 
 
 class MetaUsage:
@@ -43,34 +40,14 @@ class MetaUsage:
         request, viewer = exchange.request, self._viewers.of(exchange.request)
         own = None if viewer is None else viewer.tenant
         asked = read_query(request.query, time.time(), own)
-        page = self._time.kept((request.query, own))
-        if page is None:
-            exchange.scope.start(self._answer(exchange, asked, own))
-        else:
-            exchange.respond(200, page)
+        query = dict(parse_qsl(request.query)) | {"limit": str(MOST_ROWS_SHOWN)}
 
-    async def _answer(self, exchange: Exchange, asked: UsageQuery, own: str | None) -> None:
-        headers: Headers = ()
-        if own is not None:
-            named = (TENANT_HEADER.encode(), own.encode("latin-1", "replace"))
-            headers = (named, (ROLES_HEADER, b"view"))
-        query = dict(parse_qsl(exchange.request.query)) | {"limit": str(MOST_ROWS_SHOWN)}
-        bodies = await self._view.ask_all(f"{PATH}?{urlencode(query)}", headers)
-        buckets = self._view.buckets()
-        key = exchange.request.query, own
-        page = self._time.make(
-            key, lambda: json_page(merge_usage(read_views(bodies), buckets, asked))
-        )
-        exchange.respond(200, page)
+        async def look() -> Callable[[], bytes]:
+            bodies = await self._view.ask_all(f"{PATH}?{urlencode(query)}", viewer)
+            buckets = self._view.buckets()
+            return lambda: json_page(merge_usage(readable(bodies, UsageView), buckets, asked))
 
-
-def read_views(bodies: Iterable[bytes]) -> list[UsageView]:
-    """Return what replicas said, without what nobody can read."""
-    views: list[UsageView] = []
-    for body in bodies:
-        with suppress(*UNREADABLE):
-            views.append(msgspec.json.decode(body, type=UsageView))
-    return views
+        self._time.answer(exchange, (request.query, own), look)
 
 
 def merge_usage(views: Iterable[UsageView], buckets: Iterable[str], asked: UsageQuery) -> UsageView:

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Final, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -50,6 +51,8 @@ TENANT_HEADER: Final = "x-kvmesh-tenant"
 KEPT_ROWS: Final = 1000
 CHANGES: Final = 200
 TIMEOUT_S: Final = 2.0
+
+AnswerT = TypeVar("AnswerT")
 
 
 class _Rows(msgspec.Struct, frozen=True):
@@ -108,14 +111,15 @@ class MetaView:
         if not watched:
             return
         async with self._asking:
-            if time.monotonic() - self._asked_s < FRESH_S:
+            if (began := time.monotonic()) - self._asked_s < FRESH_S:
                 return
-            self._asked_s = time.monotonic()
             replicas = self._meta.table.replicas()
             names = {one.name for one in replicas}
             for gone in [name for name in self._known if name not in names]:
                 del self._known[gone]
             await asyncio.gather(*(self._ask(one) for one in replicas))
+            # Whose client leaves before that has asked for nobody.
+            self._asked_s = began
 
     def overview(self, since: int, decisions: int, after: int = 0) -> Overview:
         """Return the present of the whole mesh; see `View.overview`."""
@@ -202,40 +206,38 @@ class MetaView:
         if search.tenant is not None:
             query["tenant"] = search.tenant
         path = f"/v1/decisions?{urlencode(query)}"
-        rows: list[DecisionRow] = []
-        for body in await self.ask_all(path):
-            try:
-                rows += msgspec.json.decode(body, type=_Rows).decisions
-            except UNREADABLE:
-                continue
-        found = [one for one in rows if search.takes(one.request_id, one.tenant, one.worker)]
+        found = [
+            row
+            for answer in readable(await self.ask_all(path), _Rows)
+            for row in answer.decisions
+            if search.takes(row.request_id, row.tenant, row.worker)
+        ]
         return lambda: sorted(found, key=lambda row: -row.decided_at)[:limit]
 
     async def find(self, request_id: str, viewer: Viewer | None = None) -> bytes | None:
         """Return what the first replica that knows the request says of it; None when none does, or
         when it is not the viewer's.
         """
-        path = f"/v1/decisions/{quote(request_id, safe='')}"
-        if viewer is None:
-            answers = await self.ask_all(path)
-            return answers[0] if answers else None
         # Another tenant's request may have the same id: replicas are to look for the viewer's.
-        named = (TENANT_HEADER.encode(), viewer.tenant.encode("latin-1", "replace"))
-        for body in await self.ask_all(path, (named, (ROLES_HEADER, b"view"))):
-            try:
-                detail = msgspec.json.decode(body, type=TenantDetail)
-            except UNREADABLE:
-                continue
-            if (seen := detail_for(detail, viewer)) is not None:
-                return body if viewer.apart else seen
+        bodies = await self.ask_all(f"/v1/decisions/{quote(request_id, safe='')}", viewer)
+        if viewer is None:
+            return bodies[0] if bodies else None
+        for body in bodies:
+            for detail in readable((body,), TenantDetail):
+                if (seen := detail_for(detail, viewer)) is not None:
+                    return body if viewer.apart else seen
         return None
 
     def buckets(self) -> tuple[str, ...]:
         """Return the buckets that there are."""
         return tuple(self._meta.table.buckets())
 
-    async def ask_all(self, path: str, headers: Headers = ()) -> list[bytes]:
-        """Return the good answers of all replicas."""
+    async def ask_all(self, path: str, viewer: Viewer | None = None) -> list[bytes]:
+        """Return the bodies of all replicas' good answers, each replica asked as `viewer`."""
+        headers: Headers = ()
+        if viewer is not None:
+            named = (TENANT_HEADER.encode(), viewer.tenant.encode("latin-1", "replace"))
+            headers = (named, (ROLES_HEADER, b"view"))
 
         async def ask(replica: RouterReplica) -> bytes | None:
             async with self._slots:
@@ -254,7 +256,7 @@ class MetaView:
         path = f"/v1/overview?since={max(0, since)}&after={after}&limit={CHANGES}"
         async with self._slots:
             body = await fetch_ok(self._pool, replica.url, path, timeout_s=TIMEOUT_S)
-        overview = None if body is None else _decode(body)
+        overview = None if body is None else next(readable((body,), Overview), None)
         if overview is None or overview.role != "router":
             known.answers, known.failed = False, True
             return
@@ -309,8 +311,8 @@ class MetaView:
         return compare_replicas(rows)
 
 
-def _decode(body: bytes) -> Overview | None:
-    try:
-        return msgspec.json.decode(body, type=Overview)
-    except UNREADABLE:
-        return None
+def readable(bodies: Iterable[bytes], kind: type[AnswerT]) -> Iterator[AnswerT]:
+    """Decode answers as `kind`, without those that are not: of another version, or cut off."""
+    for body in bodies:
+        with suppress(*UNREADABLE):
+            yield msgspec.json.decode(body, type=kind)

@@ -74,14 +74,13 @@ class UsagePart:
         """Count requests that ended, and make batches of what was counted, once a second; others
         get their turn between.
         """
-        paid, unix_s = self.limits.take_ended(), time.time()
-        used = partial(self.limits.used, unix_s=unix_s)
+        paid, now, unix_s = self.limits.take_ended(), time.monotonic(), time.time()
+        used = partial(self.limits.used, now=now, unix_s=unix_s)
         self._waiting.extend(ended)  # kept for `close`, should this be cancelled
         while self._waiting:
             meter(self.book, self._take_some(), used)
             await asyncio.sleep(0)
-        self.limits.settle(paid)
-        now = time.monotonic()
+        self.limits.settle(paid, now)
         if now >= self._flushed_s + FLUSH_S:
             self._flushed_s = now
             for _ in self.book.flush_some(unix_s):
@@ -91,7 +90,7 @@ class UsagePart:
         """Count all that ended, behind the last request."""
         self._waiting.extend(self._ended)
         self._ended.clear()
-        used = partial(self.limits.used, unix_s=time.time())
+        used = partial(self.limits.used, now=time.monotonic(), unix_s=time.time())
         while self._waiting:
             meter(self.book, self._take_some(), used)
         self.book.flush(time.time())

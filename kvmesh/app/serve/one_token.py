@@ -4,6 +4,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from kvmesh.core.blocks.events import HASH_BYTES
+from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.engines.handshake import one_token
 from kvmesh.core.engines.sse import find_usage
 from kvmesh.errors import CodecError, TransportError
@@ -18,6 +20,9 @@ ANSWER_S: Final = 30.0
 
 PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages"})
 """Whose bodies name the length of the answer `max_tokens`, and the rest of it the prompt."""
+
+_OVERHEAD: Final = 512
+"""Bytes of what holds a kept prompt together."""
 
 _PASSED_ON: Final = frozenset({b"authorization", b"anthropic-version", b"x-api-key"})
 
@@ -36,6 +41,11 @@ def sent_prompt(asked: Request) -> SentPrompt | None:
         return None
     headers = tuple(one for one in asked.headers if one[0] in _PASSED_ON)
     return SentPrompt(asked.path, asked.body, headers)
+
+
+def kept_size(body: bytes, hashes: Hashes) -> int:
+    """Return about how many bytes a prompt takes that is kept to be sent again."""
+    return len(body) + HASH_BYTES * hashes.blocks + _OVERHEAD
 
 
 class OneTokenRequests:

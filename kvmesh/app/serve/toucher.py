@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kvmesh.app.serve.one_token import OneTokenRequests, SentPrompt, sent_prompt
-from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
+from kvmesh.app.serve.one_token import OneTokenRequests, SentPrompt, kept_size, sent_prompt
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.programs.governor import Governor
@@ -29,8 +29,6 @@ PROMPT_BYTES: Final = 64 << 20
 MOST_WAIT_MS: Final = 200.0
 """A worker with a longer backlog is left alone: a touch would come late, and be in the way."""
 
-_OVERHEAD: Final = 512
-
 
 class Prompt(NamedTuple):
     """What was sent for an agent's last turn, its `turns`th; -1: not looked at since."""
@@ -41,7 +39,7 @@ class Prompt(NamedTuple):
 
     def size(self) -> int:
         """Return about how many bytes it takes."""
-        return len(self.sent.body) + HASH_BYTES * self.hashes.blocks + _OVERHEAD
+        return kept_size(self.sent.body, self.hashes)
 
 
 class TouchFigures(msgspec.Struct, frozen=True):

@@ -13,9 +13,9 @@ import msgspec
 
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.serve.fetching import Fetching
-from kvmesh.app.serve.one_token import OneTokenRequests, SentPrompt, sent_prompt
+from kvmesh.app.serve.one_token import OneTokenRequests, SentPrompt, kept_size, sent_prompt
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
-from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.routing.decision import UNRESTRICTED, RouteRequest, Wished
@@ -37,8 +37,6 @@ AT_ONCE: Final = 16
 
 MOST_FAILED: Final = 3
 """A worker that fails so many in a row is sent no more."""
-
-_OVERHEAD: Final = 512
 
 
 class _Prompt(msgspec.Struct, frozen=True, gc=False):
@@ -96,6 +94,8 @@ class Warmer:
             self._fresh.append((made, made.model, made.hashes, asked, body))
         elif placed is not None and placed.hashes is not None and one.wishes is not None:
             self._fresh.append((one.wishes, placed.model, placed.hashes, asked, body))
+        else:
+            return
         self._fresh_bytes += len(body)
 
     def figures(self) -> WarmFigures:
@@ -131,9 +131,8 @@ class Warmer:
             sent = sent_prompt(asked)
             read = not (isinstance(wished, RouteRequest) and wished.estimated)
             if sent is not None and read and wished.restriction() == UNRESTRICTED:
-                held = len(body) + HASH_BYTES * hashes.blocks + _OVERHEAD
                 prompt = _Prompt(sent._replace(body=body), model)
-                self.kept.add(hashes, prompt, held, size, now)
+                self.kept.add(hashes, prompt, kept_size(body, hashes), size, now)
         if not self._fresh:
             self._fresh_bytes = 0
         return len(self._fresh)

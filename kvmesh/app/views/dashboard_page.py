@@ -1,7 +1,6 @@
 """The dashboard's files, the JSON they read, and where both are served."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable
 from hashlib import blake2b
 from importlib.resources import files
 from typing import Final
@@ -18,10 +17,8 @@ from kvmesh.app.views.live import HELLO_DECISIONS, MAX_DECISIONS, LiveFeed, View
 from kvmesh.app.views.tenant_view import overview_for, rows_for
 from kvmesh.core.admission.access import SESSION
 from kvmesh.core.insight.record_search import search_for
-from kvmesh.errors import KvMeshError, RequestError
-from kvmesh.observe import get_logger
+from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.exchange import Exchange
-from kvmesh.transport.http.wire.problem import Problem
 
 OPENAPI: Final = "/openapi.json"
 DECISIONS: Final = "/v1/decisions/"
@@ -40,8 +37,6 @@ _FILES: Final = {
     "/dashboard/icon.svg": ("icon.svg", b"image/svg+xml"),
     **{f"/dashboard/{name}.js": (f"{name}.js", _JAVASCRIPT) for name in _SCRIPTS},
 }
-_CRASHED: Final = Problem(500, "internal error", code="internal_error")
-_View = Callable[[], Awaitable[Callable[[], bytes]]]
 _SAFE: Final = (
     (
         b"content-security-policy",
@@ -61,7 +56,6 @@ class ViewPages:
         self._time = PageTime()
         self.live = LiveFeed(view, self._viewers, self._time)
         self._view = view
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def mount(self, routes: Routes, *, page: bool = True) -> None:
         """Serve all of it, without the `page` what it reads."""
@@ -86,7 +80,7 @@ class ViewPages:
 
         viewer = self._viewers.of(exchange.request)
 
-        async def check() -> Callable[[], bytes]:
+        async def look() -> Callable[[], bytes]:
             await self._view.refresh(watched=True)
             return overview
 
@@ -96,7 +90,7 @@ class ViewPages:
             whole = self._view.overview(since, MAX_DECISIONS, after)
             return json_page(overview_for(whole, viewer, limit))
 
-        self._start(exchange, (exchange.request.path, since, after, limit, viewer), check)
+        self._time.answer(exchange, (exchange.request.path, since, after, limit, viewer), look)
 
     def _list(self, exchange: Exchange) -> None:
         """Answer the newest decisions; `limit` of them, of those that `find` and `tenant` mean."""
@@ -106,13 +100,13 @@ class ViewPages:
         tenant = query.get("tenant", [None])[-1] if viewer is None else viewer.tenant
         search = search_for(query.get("find", [""])[-1], tenant)
 
-        async def check() -> Callable[[], bytes]:
+        async def look() -> Callable[[], bytes]:
             find_rows = await self._view.latest(limit, search)
             if viewer is None:
                 return lambda: json_page({"decisions": find_rows()})
             return lambda: json_page({"decisions": rows_for(find_rows(), viewer)})
 
-        self._start(exchange, (exchange.request.path, limit, viewer, search), check)
+        self._time.answer(exchange, (exchange.request.path, limit, viewer, search), look)
 
     def _detail(self, exchange: Exchange) -> None:
         """Answer everything about one request."""
@@ -122,7 +116,7 @@ class ViewPages:
         request_id = unquote(request.path.removeprefix(DECISIONS))
         viewer = self._viewers.of(request)
 
-        async def check() -> Callable[[], bytes]:
+        async def look() -> Callable[[], bytes]:
             found = await self._view.find(request_id, viewer)
             if found is None:
                 raise RequestError(
@@ -132,27 +126,7 @@ class ViewPages:
                 )
             return lambda: msgspec.json.format(found, indent=2) + b"\n"
 
-        self._start(exchange, (request.path, viewer), check)
-
-    def _start(self, exchange: Exchange, key: Hashable, check: _View) -> None:
-        """Answer with the page that `check` returns how to make, or as it was made last."""
-        page = self._time.kept(key)
-        if page is not None:
-            exchange.respond(200, page)
-            return
-        task = asyncio.get_running_loop().create_task(self._answer(exchange, key, check))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _answer(self, exchange: Exchange, key: Hashable, check: _View) -> None:
-        try:
-            exchange.respond(200, self._time.make(key, await check()))
-        except KvMeshError as error:
-            exchange.fail(Problem.from_error(error))
-        except Exception:  # noqa: BLE001  the HTTP edge: logged and answered
-            get_logger().exception("page failed", path=exchange.request.path)
-            if not exchange.started:
-                exchange.fail(_CRASHED)
+        self._time.answer(exchange, (request.path, viewer), look)
 
 
 def _show_document(exchange: Exchange) -> None:

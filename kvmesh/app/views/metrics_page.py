@@ -19,12 +19,19 @@ from kvmesh.transport.http.server.exchange import Exchange
 
 class MetricsPage:
     """Serves the figures of all `sources`, and those of the process itself; with `?names=` the
-    same by the names of others, too, whose labels tell what is `served`.
+    same by the names of others, too, whose labels tell what is `served`. `elsewhere`: a comment
+    says there in whose pages those are.
     """
 
-    def __init__(self, *sources: Source, served: Callable[[], Served] = Served) -> None:
+    def __init__(
+        self,
+        *sources: Source,
+        served: Callable[[], Served] = Served,
+        elsewhere: Callable[[], str] | None = None,
+    ) -> None:
         self.sources = Sources(*sources)
         self._served = served
+        self._elsewhere = elsewhere
         self._process = ProcessCollector(registry=None)
         self._time = PageTime()
         self._shared: SharedMetrics | None = None
@@ -53,7 +60,13 @@ class MetricsPage:
         exchange.respond(200, page, content_type=METRICS_TYPE)
 
     def _own(self, books: frozenset[Book]) -> bytes:
-        return self._time.page(books, lambda: generate_latest(_Page(self._metrics(books))))
+        return self._time.page(books, lambda: self._made(books))
+
+    def _made(self, books: frozenset[Book]) -> bytes:
+        page = generate_latest(_Page(self._metrics(books)))
+        if books and self._elsewhere is not None:
+            page += f"# names={','.join(sorted(books))}: {self._elsewhere()}\n".encode()
+        return page
 
     def _metrics(self, books: frozenset[Book]) -> Iterator[Metric]:
         own = list(self.sources.collect())

@@ -288,6 +288,8 @@ def render_others() -> list[str]:
         "`name` and `inference_pool` are the bucket, pods and endpoints its workers.",
         "Replicas of a bucket each tell of all its workers: take `max`, not `sum`, of gauges.",
         "Where Prometheus scrapes the engines, too, `vllm` counts their requests a second time.",
+        "Routers and pickers have them. A meta-router names the routers to scrape, in a comment:",
+        "it only passes requests on. Who scrapes a whole mesh may send `names` to all of it.",
         "",
         "| `names=` | name | ours | labels | differs |",
         "|---|---|---|---|---|",

@@ -90,9 +90,9 @@ TOTALS: Final = Table[Totals](
     Figure("counter", "kvmesh_overlap_tokens", lambda one: {
                "prompt": one.prompt_tokens, "best": one.best_tokens,
                "predicted": one.predicted_tokens, "lost": one.best_tokens - one.predicted_tokens},
-           "Prompt tokens of finished requests that were cached: at the worker that held most "
-           "(best), at the chosen one (predicted), and what was given up between them for load "
-           "(lost).",
+           "Prompt tokens of finished requests that were cached: at the worker that held most of "
+           "those considered (best), at the chosen one (predicted), and what was given up between "
+           "them for load (lost).",
            ("kind",)),
     Figure("counter", "kvmesh_output_tokens", lambda one: one.output_tokens,
            "Tokens generated, by the engines' word, else as many as their streams had."),

@@ -1,6 +1,7 @@
 """Who may send requests: named keys, kept as hashes, with a tenant and limits."""
 
 import re
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Final
 
@@ -94,9 +95,24 @@ def parse_file(text: str, source: str) -> KeyFile:
         if digest in found:
             raise ConfigError(f"{source}: keys.{name}: another name has the same key")
         found[digest] = _completed(name, msgspec.structs.replace(key, sha256=digest), source)
-    named = {f"key:{key_name(one.name)}": one.limits() for one in found.values()}
-    named |= {f"tenant:{tenant_name(name)}": one for name, one in file.tenants.items()}
-    return KeyFile(found, {name: one for name, one in named.items() if one.any()})
+    limits = _limits(((key_name(one.name), one.limits()) for one in found.values()), "key", source)
+    tenants = ((tenant_name(name), one) for name, one in file.tenants.items())
+    return KeyFile(found, limits | _limits(tenants, "tenant", source))
+
+
+def _limits(named: Iterable[tuple[str, Limits]], kind: str, source: str) -> dict[str, Limits]:
+    """Return the limits there are, by the names that requests bear. Raises `ConfigError` for two of
+    one name: both would use the limits of one of them.
+    """
+    found: dict[str, Limits] = {}
+    for name, one in named:
+        other = found.setdefault(name, one)
+        if other is not one and (one.any() or other.any()):
+            raise ConfigError(
+                f"{source}: requests of two {kind}s bear the name {shown(name)}, and one has "
+                f"limits: names differ by ASCII characters, of which 128 count; rename one"
+            )
+    return {f"{kind}:{name}": one for name, one in found.items() if one.any()}
 
 
 def _completed(name: str, key: ApiKey, source: str) -> ApiKey:

@@ -74,19 +74,27 @@ class _Bucket:
         self._since_s = now
 
     def fill(self, now: float) -> None:
-        """Add what came since the last time."""
-        self.left = min(self.size, self.left + (now - self._since_s) * self.size / MINUTE_S)
-        self._since_s = now
+        """Add what came since the last time; nothing for a time before that."""
+        passed_s = max(0.0, now - self._since_s)
+        self.left = min(self.size, self.left + passed_s * self.size / MINUTE_S)
+        self._since_s += passed_s
 
-    def charge(self, amount: int) -> None:
-        """Take an amount off."""
+    def take(self, amount: float, now: float) -> None:
+        """Take an amount off, below 0 add it: behind what came before, which a full bucket lacks
+        room for.
+        """
+        self.fill(now)
+        self.left = min(self.size, self.left - amount)
+
+    def charge(self, amount: int, now: float) -> None:
+        """Take an amount off that is charged here."""
         self.charged = min(MAX_ORDINAL, self.charged + amount)
-        self.left -= amount
+        self.take(amount, now)
 
-    def give_back(self, amount: int) -> None:
+    def give_back(self, amount: int, now: float) -> None:
         """Add an amount that was charged."""
         self.returned = min(self.charged, self.returned + amount)
-        self.left += amount
+        self.take(-amount, now)
 
     def wait_s(self, amount: float) -> float:
         """Return after how many seconds so much is there."""
@@ -206,8 +214,8 @@ class UsageLimits:
             self._check(account, tokens, now, unix_s)
         for account, tokens in paid:
             account.held += tokens
-            self._charge(account, "requests", 1)
-            self._charge(account, "tokens", tokens)
+            self._charge(account, "requests", 1, now)
+            self._charge(account, "tokens", tokens, now)
         return Ticket(paid, body_bytes)
 
     def end(self, ticket: Ticket) -> None:
@@ -227,16 +235,16 @@ class UsageLimits:
         self._ended.clear()
         return taken
 
-    def used(self, who: Consumer, usage: UsageSums, unix_s: float) -> None:
+    def used(self, who: Consumer, usage: UsageSums, now: float, unix_s: float) -> None:
         """Charge what a request used that is over."""
         tokens = usage.tokens
         for account in self.of(who.key, who.tenant) if tokens else ():
             account.spend(int(unix_s) // DAY_S, tokens)
             account.mean_output += LEARNED * (usage.output_tokens - account.mean_output)
             account.prompt += usage.prompt_tokens
-            self._charge(account, "tokens", tokens)
+            self._charge(account, "tokens", tokens, now)
 
-    def settle(self, taken: Iterable[tuple[Account, int, int]]) -> None:
+    def settle(self, taken: Iterable[tuple[Account, int, int]], now: float) -> None:
         """Give back what was expected of requests that are counted now."""
         for account, tokens, body_bytes in taken:
             account.held -= tokens
@@ -245,7 +253,7 @@ class UsageLimits:
                 account.tokens_per_byte += LEARNED * (found - account.tokens_per_byte)
             account.prompt = 0
             if (bucket := account.buckets.get("tokens")) is not None:
-                bucket.give_back(tokens)
+                bucket.give_back(tokens, now)
                 self._note(bucket)
 
     def learn(self, batch: UsageBatch) -> None:
@@ -304,7 +312,7 @@ class UsageLimits:
             return None
         return msgspec.msgpack.encode(LimitNews(self._epoch, Shares(self._serial, 0, rows)))
 
-    def hear(self, sibling: str, data: bytes) -> str:
+    def hear(self, sibling: str, data: bytes, now: float) -> str:
         """Take off what a sibling charged; return what is wrong with its message, "" if nothing."""
         try:
             news = _decode(data)
@@ -320,7 +328,7 @@ class UsageLimits:
             for row in news.shares.rows:
                 amounts, bucket = self._siblings.take(sibling, row), self._shared.get(row.key)
                 if amounts is not None and bucket is not None:
-                    bucket.left += amounts[1] - amounts[0]
+                    bucket.take(amounts[0] - amounts[1], now)
         return ""
 
     def statistics(self) -> LimitStatistics:
@@ -339,10 +347,10 @@ class UsageLimits:
                 account.buckets[unit] = bucket
         return account
 
-    def _charge(self, account: Account, unit: Unit, amount: int) -> None:
+    def _charge(self, account: Account, unit: Unit, amount: int, now: float) -> None:
         bucket = account.buckets.get(unit)
         if bucket is not None and amount:
-            bucket.charge(amount)
+            bucket.charge(amount, now)
             self._note(bucket)
 
     def _note(self, bucket: _Bucket) -> None:

@@ -15,7 +15,9 @@ def keep_record(ring: TraceRing, record: Record, ended_s: float) -> None:
         return
     usage, held_ms = record.reported, record.held_ms or 0.0
     tokens = (usage.completion_tokens if usage is not None else 0) or record.output_tokens
-    if record.traced is None:
+    # Hashes of blocks of another size, from before a change of it, would match nothing.
+    other_size = record.block_size * ring.stride != ring.block_tokens
+    if record.traced is None or other_size:
         ring.count_request(record.prompt_tokens, record.decided_s, ended_s)
         return
     itl_ms = None

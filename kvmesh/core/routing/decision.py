@@ -206,7 +206,8 @@ class Decision(msgspec.Struct, frozen=True):
     weighed one by one: all of them for `explain`, perhaps only the chosen for `schedule`. `policy`
     is the mode, or the cost formula of mode kv, where caches count (`by_cache`). Smaller scores win
     unless `cost.maximise`. `kept`: its session's worker, whatever the others cost.
-    `best_overlap_blocks` is the most that any worker holds, 0 where caches were not looked up;
+    `best_overlap_blocks` is the most that any considered worker holds, 0 where caches were not
+    looked up;
     `told_blocks` of the prompt the chosen worker's own events had told of. `instead_of`: why the
     formula that was to decide did not. `brought`: what the worker brings to its device first. `arm`
     is that whose policy decided, None while none is on trial. `unforeseen` is the request's.

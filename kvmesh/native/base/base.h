@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 /* Number of this interface; `kvmesh.core` uses no other. */
-#define NATIVE_VERSION 27
+#define NATIVE_VERSION 28
 
 /* Set an error, as PyErr_Format; -1. */
 #define set_error(...) (PyErr_Format(__VA_ARGS__), -1)

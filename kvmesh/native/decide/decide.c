@@ -104,7 +104,7 @@ static void fill_question(Decider *self, const Request *request, Question *quest
     usual = usual ? usual : MOST_TOKENS;
     long long output = request->expected < usual ? request->expected : usual;
     Py_ssize_t count = PyTuple_GET_SIZE(request->states);
-    asked->keys = (SharingKeys){question->hashes, question->reach ? question->blocks : 0, 0};
+    asked->keys = (SharingKeys){question->hashes, question->blocks, 0};
     asked->prefilled = request->prefilled;
     asked->speeds = self->speeds;
     asked->block_size = size;
@@ -143,6 +143,16 @@ static int keep_all(Decider *self, const Question *question, Record *record, PyO
     return 0;
 }
 
+/* Return the most blocks of the prompt that any of those that were weighed has. */
+static long long most_held(const Question *question) {
+    long long most = 0;
+    for (Py_ssize_t i = 0; i < question->count; i++) {
+        long long held = overlap_of(&question->asked, question->states[i]);
+        most = held > most ? held : most;
+    }
+    return most;
+}
+
 /* Return what is recorded of a choice, a new reference; NULL with an error set. */
 static Record *note_choice(Decider *self, const Request *request, const Question *question,
                            Py_ssize_t chosen, const CandidateTerms *terms) {
@@ -159,7 +169,7 @@ static Record *note_choice(Decider *self, const Request *request, const Question
     record->prompt_tokens = request->prompt_tokens;
     record->block_size = self->block_size;
     record->considered = question->count;
-    record->best_overlap_blocks = question->deepest;
+    record->best_overlap_blocks = most_held(question);
     record->by_cache = self->by->mode == MODE_KV;
     record->estimated = !self->by->uses_caches;
     record->decided_s = request->now;
@@ -271,14 +281,13 @@ static int prepare(Request *request, Question *question) {
     if (hook == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
-    PyObject *found = ask_of_hashes(request, question, hook), *by_worker;
-    long long reach;
-    int failed = found == NULL || are_tuples(found) < 0 ||
-                 !PyArg_ParseTuple(found, "O!L", &PyDict_Type, &by_worker, &reach);
-    if (!failed) {
-        question->reach = reach > question->reach ? reach : question->reach;
-        question->prepared |= PyDict_GET_SIZE(by_worker) > 0;
+    PyObject *by_worker = ask_of_hashes(request, question, hook);
+    int failed = by_worker == NULL;
+    if (!failed && !PyDict_Check(by_worker)) {
+        failed = set_error(PyExc_TypeError, "what workers prepare is a dict, not %.100s",
+                           Py_TYPE(by_worker)->tp_name);
     }
+    question->prepared |= !failed && PyDict_GET_SIZE(by_worker) > 0;
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(request->cohort); i++) {
         WorkerState *state = (WorkerState *)PyTuple_GET_ITEM(request->cohort, i);
         PyObject *what = Py_XNewRef(PyDict_GetItemWithError(by_worker, state->worker));
@@ -287,7 +296,7 @@ static int prepare(Request *request, Question *question) {
         Py_XDECREF(what); /* reading it may have changed the dict */
     }
     Py_DECREF(hook);
-    Py_XDECREF(found);
+    Py_XDECREF(by_worker);
     return failed ? -1 : 0;
 }
 

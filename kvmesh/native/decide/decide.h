@@ -167,8 +167,6 @@ typedef struct {
     const uint8_t *ids; /* the prompt's tokens, NULL: not known */
     uint64_t root;      /* the seed of its first block */
     Py_ssize_t id_count;
-    Py_ssize_t deepest; /* most blocks that any worker has on its device, or is believed to */
-    long long reach;    /* the same in any memory */
     int prepared;       /* some worker has to bring or load something first */
     uint64_t affinity;  /* what stands for its prompt cache key, 0: it has none */
     long long estimated;

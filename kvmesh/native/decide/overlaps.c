@@ -42,35 +42,31 @@ static int note_at(Decider *self, const Asked *asked, WorkerState *state, long l
     return 0;
 }
 
-/* Note a depth at those whom a drop names. Return the most that any of them has of it, 0 when it is
- * withheld from all, -1 with an error set. `routed`: decisions told of it, not events.
+/* Note a depth at those whom a drop names and the cohort has, but where it is withheld; -1 with an
+ * error set. `routed`: decisions told of it, not events.
  */
-static long long note_drop(Decider *self, const Asked *asked, const Drop *drop, const Slots *slots,
-                           int routed, int distrust) {
-    long long noted = 0;
+static int note_drop(Decider *self, const Asked *asked, const Drop *drop, const Slots *slots,
+                     int routed, int distrust) {
     for (uint32_t word = drop->start; word < drop->size; word++) {
         for (uint64_t bits = drop->words[word]; bits; bits &= bits - 1) {
             uint32_t slot = 64 * word + (uint32_t)__builtin_ctzll(bits);
             WorkerState *state = slot < slots->count ? slots->states[slot] : NULL;
-            long long depth = drop->depth;
-            depth = routed && state != NULL ? whole_blocks(self, state, depth) : depth;
-            if (!depth || (self->withheld_count && is_withheld(self, slots, slot, depth))) {
+            if (state == NULL) {
                 continue;
             }
-            noted = depth > noted ? depth : noted;
-            TRY_IF(state != NULL, note_at(self, asked, state, depth, routed, distrust));
+            long long depth = routed ? whole_blocks(self, state, drop->depth) : drop->depth;
+            if (depth && !(self->withheld_count && is_withheld(self, slots, slot, depth))) {
+                TRY(note_at(self, asked, state, depth, routed, distrust));
+            }
         }
     }
-    return noted;
+    return 0;
 }
 
-static int note_drops(Decider *self, Question *question, const Drops *drops, const Slots *slots,
+static int note_drops(Decider *self, const Question *question, const Drops *drops, const Slots *slots,
                       int routed, int distrust) {
     for (Py_ssize_t i = 0; i < drops->count; i++) {
-        const Drop *drop = drops->drops + i;
-        long long noted = note_drop(self, &question->asked, drop, slots, routed, distrust);
-        TRY(noted);
-        question->deepest = noted > question->deepest ? (Py_ssize_t)noted : question->deepest;
+        TRY(note_drop(self, &question->asked, drops->drops + i, slots, routed, distrust));
     }
     return 0;
 }
@@ -119,7 +115,7 @@ static Py_ssize_t hash_by(Decider *self, const Question *question, Py_ssize_t si
 /* Note what workers tell of it in blocks of another size; -1 with an error set. Hashes of blocks of
  * different sizes never meet, so each search finds those of its own size alone.
  */
-static int find_other(Decider *self, Question *question, const Cohort *cohort, long long size,
+static int find_other(Decider *self, const Question *question, const Cohort *cohort, long long size,
                       int distrust) {
     const View *view = cohort->view;
     Drops *found = &self->believed_drops;
@@ -153,7 +149,7 @@ static int cut_indexed(Decider *self, const Question *question, const View *view
 }
 
 /* Note what engines have of the prompt in the slot that they would take for it. */
-static void expect_slots(const Decider *self, Question *question, const Approx *believed,
+static void expect_slots(const Decider *self, const Question *question, const Approx *believed,
                          const Slots *slots) {
     for (Py_ssize_t i = 0; i < believed->slotted_count; i++) {
         const Leases *leases = believed->slotted[i];
@@ -164,14 +160,11 @@ static void expect_slots(const Decider *self, Question *question, const Approx *
         }
         state->overlap = state->routed = approx_expect(believed, leases, question->hashes,
                                                        question->blocks, self->block_size);
-        if (state->overlap > question->deepest) {
-            question->deepest = (Py_ssize_t)state->overlap;
-        }
     }
 }
 
 /* Note how much of the prompt is believed cached at whom; -1 with an error set. */
-static int find_believed(Decider *self, Question *question, Approx *believed, const Slots *slots,
+static int find_believed(Decider *self, const Question *question, Approx *believed, const Slots *slots,
                          double now) {
     TRY_IF(believed->next_end <= now, approx_expire(believed, now, EXPIRED_AT_ONCE));
     TRY(approx_find(believed, question->hashes, question->blocks, &self->believed_drops));
@@ -182,8 +175,6 @@ static int find_believed(Decider *self, Question *question, Approx *believed, co
 
 int find_overlaps(Decider *self, Question *question, const Cohort *cohort, double now) {
     question->asked.question = next_question();
-    question->deepest = 0;
-    question->reach = 0;
     question->prepared = 0;
     self->event_drops.count = 0;
     self->withheld_count = 0;
@@ -206,6 +197,5 @@ int find_overlaps(Decider *self, Question *question, const Cohort *cohort, doubl
         TRY_IF(self->believed[i] != NULL, find_believed(self, question, self->believed[i],
                                                         cohort->believed + i, now));
     }
-    question->reach = question->deepest;
     return 0;
 }

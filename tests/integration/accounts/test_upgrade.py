@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,6 @@ class Mesh:
         messages = [{"role": "user", "content": prompt}]
         body = {"model": "mock", "max_tokens": 2, "messages": messages}
         return await self.client.post(f"{url}/v1/chat/completions", json=body)
-
-
-@pytest.fixture
-async def stack() -> AsyncIterator[contextlib.AsyncExitStack]:
-    async with contextlib.AsyncExitStack() as stack:
-        yield stack
 
 
 async def test_one_account_becomes_many_while_processes_run(

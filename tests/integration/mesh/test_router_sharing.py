@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -19,12 +18,6 @@ from tests.integration.support.waiting import seen, until
 pytestmark = pytest.mark.integration
 
 PREFIX = "What everybody asks about, again and again. " * 50
-
-
-@pytest.fixture
-async def stack() -> AsyncIterator[contextlib.AsyncExitStack]:
-    async with contextlib.AsyncExitStack() as stack:
-        yield stack
 
 
 async def start_engines(stack: contextlib.AsyncExitStack, count: int) -> list[Mocker]:

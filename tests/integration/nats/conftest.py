@@ -1,7 +1,6 @@
 """Real servers and the event loop of production: every test here runs on uvloop."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
@@ -25,9 +24,3 @@ async def own_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
     await server.start()
     yield server
     await server.stop()
-
-
-@pytest.fixture
-async def stack() -> AsyncIterator[contextlib.AsyncExitStack]:
-    async with contextlib.AsyncExitStack() as stack:
-        yield stack

@@ -104,3 +104,18 @@ def test_what_others_are_made_of_exists_with_its_labels() -> None:
     known = {one.metric: {*table.labels, *one.labels} for table in TABLES for one in table.figures}
     for other in OTHERS:
         assert {other.where[0], other.kept[0]} - {""} <= known[other.of], other.of
+
+
+async def test_a_meta_router_names_the_routers_that_have_them() -> None:
+    async with (
+        live_router.mockers() as (engine,),
+        live_router.router([engine.url]) as replica,
+        live_router.client_of(live_router.meta_router([f"chat={replica}"])) as client,
+    ):
+        plain = (await client.get("/metrics")).text
+        asked = (await client.get("/metrics?names=gen_ai,vllm")).text
+
+    words = f"a meta-router has none of these, scrape its routers: {replica}"
+    assert asked.endswith(f"\n# names=gen_ai,vllm: {words}\n")
+    assert words not in plain
+    assert families(asked).keys() == families(plain).keys()

@@ -125,25 +125,33 @@ async def busy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-async def test_names_are_those_of_the_conventions(collector: Collector) -> None:
-    """Of all spans and events: each name and its type, but those that begin with `kvmesh.`."""
-    convention = tomllib.loads(CONVENTIONS.read_text())["attributes"]
+@contextlib.asynccontextmanager
+async def beside_a_busy_engine(
+    collector: Collector,
+) -> AsyncIterator[tuple[httpx.AsyncClient, str, str]]:
+    """Run a router; yield its client, the URL of its engine, and that of one that is busy."""
     server = await asyncio.start_server(busy, "127.0.0.1", 0)
     gone = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    chat = {"model": "mock", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
+    log = LogSettings(otlp_endpoint=collector.url)
     async with (
         mockers() as (engine,),
         server,
-        live_router.client_of(
-            live_router.router([gone, engine.url], log=LogSettings(otlp_endpoint=collector.url))
-        ) as client,
+        live_router.client_of(live_router.router([gone, engine.url], log=log)) as client,
     ):
+        yield client, engine.url, gone
+
+
+async def test_names_are_those_of_the_conventions(collector: Collector) -> None:
+    """Of all spans and events: each name and its type, but those that begin with `kvmesh.`."""
+    convention = tomllib.loads(CONVENTIONS.read_text())["attributes"]
+    chat = {"model": "mock", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
+    async with beside_a_busy_engine(collector) as (client, url, _):
         for number in range(8):
             asked = BODY | {"prompt": f"{number} " * 200}
             await client.post("/v1/completions", json=asked, headers={"session-id": "of codex"})
         await client.post("/v1/chat/completions", json=chat, headers={"x-kvmesh-session": "own"})
         await client.post("/v1/completions", json=BODY, headers=NOBODY)
-        port = int(engine.url.rpartition(":")[2])
+        port = int(url.rpartition(":")[2])
 
     events = [event for span in collector.spans for event in span.events]
     pairs = [attributes(one) for one in (*collector.spans, *events)]
@@ -168,15 +176,7 @@ async def test_names_are_those_of_the_conventions(collector: Collector) -> None:
 
 
 async def test_an_attempt_that_fails_is_told_with_the_next(collector: Collector) -> None:
-    server = await asyncio.start_server(busy, "127.0.0.1", 0)
-    gone = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with (
-        mockers() as (engine,),
-        server,
-        live_router.client_of(
-            live_router.router([gone, engine.url], log=LogSettings(otlp_endpoint=collector.url))
-        ) as client,
-    ):
+    async with beside_a_busy_engine(collector) as (client, _, gone):
         for number in range(8):
             asked = BODY | {"prompt": f"{number} " * 200}
             assert (await client.post("/v1/completions", json=asked)).is_success

@@ -876,6 +876,20 @@ def test_caches_that_will_evict_are_decided_over_alike(seed: int) -> None:
     assert lost or seed
 
 
+def test_who_may_not_take_a_request_is_not_counted_as_holding_most_of_it() -> None:
+    ways = TwoWays()
+    ways.begin("kv", "predicted-time", 1 << 20, 0, 0, 5.0)
+    for worker, model, own in zip(WORKERS[1:4], ("other", MODEL, MODEL), (16, 0, 0), strict=True):
+        ways.join(worker, (model,), 0, Trust.EXACT, own=own)
+
+    for model in ("other", "other", MODEL):
+        ways._ask(TEXTS[1], True, 16, model, False)
+
+    most = [one.placed.record.best_overlap_blocks for one in ways.asked if one.placed is not None]
+    assert most == [0, len(ids_of(TEXTS[1])) // 16 * 16 // SIZE, 0]
+    ways.agree()
+
+
 def test_requests_with_inputs_are_decided_over_alike() -> None:
     """The machine seldom meets slower tiers, adapters, targets and trials that go together."""
     met: Counter[str] = Counter()

@@ -255,9 +255,9 @@ MISUSES: dict[str, Callable[[Core], object]] = {
     "no course": lambda core: core.by(course_of=lambda _: 1 // 0),
     "prepare nothing": lambda core: core.by(prepare=anything),
     "prepare words": lambda core: core.by(prepare=lambda _: ("w0", 1)),
-    "prepare by words": lambda core: core.by(prepare=lambda _: ({"w0": "much"}, 1)),
-    "prepare too little": lambda core: core.by(prepare=lambda _: ({"w0": (1, 2)}, 1)),
-    "prepare beyond all": lambda core: core.by(prepare=lambda _: ({}, 1 << 99)),
+    "prepare by words": lambda core: core.by(prepare=lambda _: {"w0": "much"}),
+    "prepare too little": lambda core: core.by(prepare=lambda _: {"w0": (1, 2)}),
+    "prepare beyond all": lambda core: core.by(prepare=lambda _: {"w0": (1 << 99,) * 6}),
     "prepare in vain": lambda core: core.by(prepare=lambda _: 1 // 0),
     "allow by a function": lambda core: core.by(allow=lambda _: [0]),
     "allow nobody": lambda core: core.by(allow=forecasts(least=2.0, hopeless=ZeroDivisionError)),
@@ -354,7 +354,7 @@ MISUSES: dict[str, Callable[[Core], object]] = {
 
 
 def worth_a_lot(_: object) -> Any:
-    return dict.fromkeys(WORKERS[1:], (3, 4, 5, 1, 2.0, 30.0)), 3
+    return dict.fromkeys(WORKERS[1:], (3, 4, 5, 1, 2.0, 30.0))
 
 
 def forecasts(

@@ -102,7 +102,7 @@ class Chooser:
                 if not whole:
                     alone = weighed.candidates[chosen], weighed.scores[chosen]
                     weighed, chosen = Weighed((alone[0],), (alone[1],), NO_FLEET), 0
-        return _decision(request, weighing, weighed, chosen, len(names), arm)
+        return _decision(request, weighing, weighed, chosen, names, arm)
 
     def _choose_in_time(
         self,
@@ -129,7 +129,7 @@ class Chooser:
             weighed.fleet,
         )
         chosen = places[self._choose_weighed(among, weighing, temperature, rng)]
-        decision = _decision(request, weighing, weighed, chosen, len(names), arm)
+        decision = _decision(request, weighing, weighed, chosen, names, arm)
         return msgspec.structs.replace(
             decision,
             forecast=forecasts[chosen],
@@ -172,7 +172,6 @@ class Chooser:
             request_blocks=-(-request.prompt_tokens // size),
             output_blocks=-(-expected // size),
             overlaps=overlaps,
-            groups=groups,
             keys=sharing_keys(blocks) if deepest else (),
             weights=pricing.weights,
             speeds=speeds,
@@ -307,7 +306,7 @@ def _decision(
     weighing: Weighing,
     weighed: Weighed,
     chosen: int,
-    considered: int,
+    names: Sequence[WorkerId],
     arm: Arm | None,
 ) -> Decision:
     candidate, told_blocks = weighed.candidates[chosen], 0
@@ -322,7 +321,7 @@ def _decision(
         total_blocks=candidate.request_blocks,
         policy=weighing.policy,
         score=weighed.scores[chosen],
-        considered=considered,
+        considered=len(names),
         chosen=candidate,
         candidates=weighed.candidates,
         scores=weighed.scores,
@@ -330,7 +329,7 @@ def _decision(
         fleet=weighed.fleet,
         weights=weighing.weights,
         by_cache=weighing.policy == weighing.cost.name,
-        best_overlap_blocks=weighing.groups[0][0] if weighing.groups else 0,
+        best_overlap_blocks=max([weighing.overlaps.get(one, 0) for one in names]),
         told_blocks=told_blocks,
         instead_of=weighing.instead_of,
         arm=arm,

@@ -34,16 +34,15 @@ class Weighed(msgspec.Struct, frozen=True, gc=False):
 class Weighing(msgspec.Struct, frozen=True, gc=False):
     """What one request's costs depend on besides the worker.
 
-    `overlaps` are cached prefixes in blocks, `groups` the same by depth, `keys` as
-    `ActiveSequences.sharing_keys` gives them for the deepest; `output_blocks` is what the answer is
-    expected to take, `answer_tokens` its tokens, an answer's fixed time counted in;
-    `arrivals_per_ms` are all requests over the workers that may take this; `blocks` are the
-    prompt's sequence hashes, at least up to the first that no worker holds. `reported` is the part
-    of `groups` that events tell, `routed` what decisions do. `brought`: what workers would bring to
-    their devices first, of those that would. `prefilled`: nothing is left to prefill. `cold`: how
-    long the request's LoRA adapter takes to load, ms, at workers that do not hold it ready.
-    `instead_of`: why another formula does not decide. `seed`: what finds the home of its key, 0: it
-    has none.
+    `overlaps` are cached prefixes in blocks, `keys` as `ActiveSequences.sharing_keys` gives them
+    for the deepest; `output_blocks` is what the answer is expected to take, `answer_tokens` its
+    tokens, an answer's fixed time counted in; `arrivals_per_ms` are all requests over the workers
+    that may take this; `blocks` are the prompt's sequence hashes, at least up to the first that no
+    worker holds. `reported` is what events tell, by depth, `routed` what decisions do. `brought`:
+    what workers would bring to their devices first, of those that would. `prefilled`: nothing is
+    left to prefill. `cold`: how long the request's LoRA adapter takes to load, ms, at workers that
+    do not hold it ready. `instead_of`: why another formula does not decide. `seed`: what finds the
+    home of its key, 0: it has none.
     """
 
     now: float
@@ -54,7 +53,6 @@ class Weighing(msgspec.Struct, frozen=True, gc=False):
     request_blocks: int
     output_blocks: int
     overlaps: Mapping[WorkerId, int]
-    groups: Groups
     keys: Sequence[int]
     weights: Weights
     speeds: Speeds

@@ -105,18 +105,13 @@ class PlanOptions:
 
     def reading(self) -> ReplayOptions:
         """Return how the log or trace is read."""
-        return ReplayOptions(
-            self.log,
-            trace_block_size=self.trace_block_size,
-            requests=self.requests,
-            repeat=True,
-            sessions=self.sessions,
-            skip=self.skip,
-            max_input_tokens=self.max_input_tokens,
-        )
+        return self._simulated().reading()
 
     def fleet(self, trace_block_size: int) -> FleetOptions:
         """Return routers and an engine by the profiles named. Raises `ConfigError`."""
+        return self._simulated().fleet(trace_block_size)
+
+    def _simulated(self) -> SimulateOptions:
         return SimulateOptions(
             self.log,
             model_profile=self.model_profile,
@@ -127,4 +122,9 @@ class PlanOptions:
             max_num_batched_tokens=self.max_num_batched_tokens,
             engines=1,
             routers=self.routers or 1,
-        ).fleet(trace_block_size)
+            trace_block_size=self.trace_block_size,
+            requests=self.requests,
+            sessions=self.sessions,
+            skip=self.skip,
+            max_input_tokens=self.max_input_tokens,
+        )

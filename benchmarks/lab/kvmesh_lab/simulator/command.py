@@ -15,7 +15,6 @@ from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.observe import configure_logging
 from kvmesh.settings.types import Flat
 from kvmesh.version import VERSION
-from kvmesh_lab.replay.options import ReplayOptions
 from kvmesh_lab.replay.plan import TraceSlice, load_slice, program_facts
 from kvmesh_lab.report.outcome import distribution
 from kvmesh_lab.report.output import ReportFiles, check_plots, deliver_files
@@ -263,29 +262,13 @@ def _slice_words(options: SimulateOptions, trace: TraceSlice) -> str:
 
 def _load(options: SimulateOptions) -> TraceSlice:
     """Read the slice; longer than the trace where it is to be played above its capacity."""
-    wanted = _slice_options(options)
+    wanted = options.reading()
     trace = load_slice(wanted)
     loaded = not (options.rate or options.live or trace.programs) and max(options.load) > 1.0
     long = loaded or (options.capacity and not is_closed(options, trace))
     if options.requests is None and long and len(trace.requests) < LONG_RUN:
         trace = load_slice(replace(wanted, requests=LONG_RUN))
     return trace
-
-
-def _slice_options(options: SimulateOptions) -> ReplayOptions:
-    return ReplayOptions(
-        options.trace,
-        trace_block_size=options.trace_block_size,
-        requests=options.requests,
-        repeat=True,
-        sessions=options.sessions,
-        time_scale=options.time_scale,
-        skip=options.skip,
-        smooth=options.smooth,
-        max_input_tokens=options.max_input_tokens,
-        output_tokens=options.output_tokens,
-        seed=options.seed,
-    )
 
 
 def command(options: Annotated[SimulateOptions, Flat]) -> None:

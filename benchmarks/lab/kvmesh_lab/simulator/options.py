@@ -15,7 +15,7 @@ from kvmesh.core.cost.targets import Targets
 from kvmesh_lab.mocker.model.lower_tiers import TierOptions
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.timing import parse_profile
-from kvmesh_lab.replay.options import Words
+from kvmesh_lab.replay.options import ReplayOptions, Words
 from kvmesh_lab.report.statistics import Slo
 from kvmesh_lab.simulator.fleet.faults import parse_fleet_faults, parse_slow_downs
 from kvmesh_lab.simulator.fleet.options import FleetOptions, PeerOptions
@@ -220,6 +220,22 @@ class SimulateOptions:
     def slo(self) -> Slo:
         """Return the bounds goodput is counted at."""
         return Slo(ttft_ms=self.slo_ttft_ms, itl_ms=self.slo_itl_ms)
+
+    def reading(self) -> ReplayOptions:
+        """Return how the trace is read."""
+        return ReplayOptions(
+            self.trace,
+            trace_block_size=self.trace_block_size,
+            requests=self.requests,
+            repeat=True,
+            sessions=self.sessions,
+            time_scale=self.time_scale,
+            skip=self.skip,
+            smooth=self.smooth,
+            max_input_tokens=self.max_input_tokens,
+            output_tokens=self.output_tokens,
+            seed=self.seed,
+        )
 
     def fleet(self, trace_block_size: int) -> FleetOptions:
         """Return the fleet for a trace of such blocks. Raises `ConfigError`."""

@@ -90,10 +90,10 @@ class Inputs:
     """The inputs of one request, and what becomes of them once it is booked.
 
     `course_of` takes its hashes (None: it has none) and returns what it is decided by; `prepare`
-    takes them and returns what each worker has to do first, and the most blocks that any has;
-    `allow` tells those to choose among. Each is None where there is nothing to ask. `made` makes
-    its `Decision`. `whole` is the request where workers may fetch for it. With `hopeless` that is
-    raised where its targets would be missed at every worker.
+    takes them and returns what each worker has to do first; `allow` tells those to choose among.
+    Each is None where there is nothing to ask. `made` makes its `Decision`. `whole` is the request
+    where workers may fetch for it. With `hopeless` that is raised where its targets would be missed
+    at every worker.
     """
 
     __slots__ = ("allow", "asks", "course_of", "known", "made", "now", "prepare")
@@ -206,15 +206,13 @@ class _Preparing(NamedTuple):
     made: Maker
     now: float
 
-    def __call__(self, hashes: Hashes | None) -> tuple[dict[WorkerId, Prepared], int]:
-        """Return it of each that has to do anything, and the most blocks that any has."""
-        known, reach = self.known, 0
+    def __call__(self, hashes: Hashes | None) -> dict[WorkerId, Prepared]:
+        """Return it of each that has to do anything."""
+        known = self.known
         prepared: dict[WorkerId, Prepared] = {}
         if known.workers.fetchers or (hashes is not None and known.has_tiers()):
             size = known.sequences.block_size
             found = known.overlaps.find(hashes or NO_HASHES, self.now)
-            if found.slower:
-                reach = max(found.overlaps.values())
             if found.slower or known.workers.fetchers:
                 self.made.brought = known.planner.plan(found, self.whole, size, self.now)
             for worker, one in self.made.brought.items():
@@ -227,4 +225,4 @@ class _Preparing(NamedTuple):
             for worker, ms in workers.adapters.cold(self.adapter, workers.known).items():
                 blocks, fetched, worth, slower, fetch_ms, _ = prepared.get(worker, _AS_FOUND)
                 prepared[worker] = (blocks, fetched, worth, slower, fetch_ms, ms)
-        return prepared, reach
+        return prepared

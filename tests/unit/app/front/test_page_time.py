@@ -1,7 +1,11 @@
+from collections.abc import Callable
+from typing import cast
+
 import pytest
 
 from kvmesh.app.front.page_time import BURST_S, MAX_KEPT, MIN_AGE_S, SHARE, PageTime
 from kvmesh.errors import RequestError
+from kvmesh.transport.http.server.exchange import Exchange
 
 
 class Clock:
@@ -66,3 +70,19 @@ def test_few_pages_are_kept() -> None:
     assert clock.ask(10 * MAX_KEPT - 1)
     with pytest.raises(RequestError):
         clock.ask(9 * MAX_KEPT)
+
+
+def test_a_page_that_must_be_looked_up_is_answered_again_while_there_is_no_time() -> None:
+    class Asked:
+        def respond(self, status: int, body: bytes) -> None:
+            self.answered = status, body
+
+    async def look() -> Callable[[], bytes]:
+        raise AssertionError
+
+    clock, asked = Clock(), Asked()
+    clock.ask("a", cost_s=BURST_S * 2)
+
+    clock.pages.answer(cast("Exchange", asked), "a", look)
+
+    assert asked.answered == (200, b"1")

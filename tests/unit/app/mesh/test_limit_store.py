@@ -1,7 +1,6 @@
 """What replicas charge, over the plane in memory, which can go away."""
 
 import contextlib
-from collections.abc import AsyncIterator
 
 import pytest
 import structlog
@@ -9,6 +8,7 @@ import structlog
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.mesh import limit_store
 from kvmesh.app.mesh.limit_store import AGAIN_S, MOST_MESSAGES, TELL_EVERY_S, LimitStore
+from kvmesh.core.admission import usage_limits
 from kvmesh.core.admission.shares import MAX_ROWS
 from kvmesh.core.admission.usage_limits import Limits, UsageLimits
 from tests.conftest import Eventually
@@ -18,10 +18,9 @@ from tests.doubles.memory.server import MemoryServer
 SUBJECTS = Subjects("kvmesh", "chat")
 
 
-@pytest.fixture
-async def stack() -> AsyncIterator[contextlib.AsyncExitStack]:
-    async with contextlib.AsyncExitStack() as stack:
-        yield stack
+@pytest.fixture(autouse=True)
+def _no_bucket_fills(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_limits, "MINUTE_S", 1e12)
 
 
 class Shared:

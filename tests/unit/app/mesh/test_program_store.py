@@ -1,7 +1,7 @@
 """Agents told and heard over the plane in memory, which can go away."""
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,12 +15,6 @@ from tests.conftest import Eventually
 from tests.doubles.memory.plane import MemoryPlane
 from tests.doubles.memory.server import MemoryServer
 from tests.unit.core.programs.test_sharing import Replica, key_of
-
-
-@pytest.fixture
-async def stack() -> AsyncIterator[contextlib.AsyncExitStack]:
-    async with contextlib.AsyncExitStack() as stack:
-        yield stack
 
 
 class Shared:

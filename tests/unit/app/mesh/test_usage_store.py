@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -22,12 +22,6 @@ from tests.doubles.memory.server import MemoryServer
 
 NOW = float(int(time.time()))
 BUCKET = "chat"
-
-
-@pytest.fixture
-async def stack() -> AsyncIterator[contextlib.AsyncExitStack]:
-    async with contextlib.AsyncExitStack() as stack:
-        yield stack
 
 
 class Shared:

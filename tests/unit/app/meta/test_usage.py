@@ -1,17 +1,9 @@
 """Usage of several buckets as one: each bucket once, and what is missing is said."""
 
-from typing import cast
-
 import msgspec
 
-from kvmesh.app.front.front import Routes
-from kvmesh.app.front.page_time import PageTime
-from kvmesh.app.front.viewers import Viewers
-from kvmesh.app.meta.usage import MetaUsage, merge_usage, read_views
-from kvmesh.app.meta.view import MetaView
+from kvmesh.app.meta.usage import merge_usage
 from kvmesh.app.views.usage_page import UsageLine, UsageQuery, UsageView
-from kvmesh.transport.http.server.exchange import Exchange
-from kvmesh.transport.http.server.request import Request
 
 ASKED = UsageQuery("model", 100.0, None, 10)
 
@@ -62,38 +54,3 @@ def test_rows_are_sorted_cut_and_one_tenants_have_no_others() -> None:
 
     assert [row.name for row in merged.rows] == ["n", "o"]
     assert (merged.others, merged.total.tenant) == (None, "t")
-
-
-def test_what_nobody_can_read_is_no_answer() -> None:
-    one = view("a", 1)
-
-    assert read_views([b"", b"{}", msgspec.json.encode(one)]) == [one]
-
-
-class Silent:
-    """What a page asks of the view of a mesh, which must not be asked."""
-
-    def buckets(self) -> tuple[str, ...]:
-        raise AssertionError
-
-
-def test_a_page_is_answered_again_while_there_is_no_time_for_another() -> None:
-    usage = MetaUsage(cast("MetaView", Silent()), Viewers(""))
-    spent = iter((0.0, 100.0))
-    usage._time = PageTime(lambda: 0.0, lambda: next(spent))
-    usage._time.make(("by=key", None), lambda: b"kept")
-    routes = Routes()
-    usage.mount(routes)
-    asked = Asked(Request("GET", b"/v1/usage?by=key", ()))
-
-    routes(cast("Exchange", asked))
-
-    assert asked.answered == (200, b"kept")
-
-
-class Asked:
-    def __init__(self, request: Request) -> None:
-        self.request = request
-
-    def respond(self, status: int, body: bytes) -> None:
-        self.answered = status, body

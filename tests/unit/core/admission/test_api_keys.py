@@ -158,6 +158,21 @@ def test_limits_are_of_keys_and_tenants_by_the_names_that_requests_bear() -> Non
     }
 
 
+@pytest.mark.parametrize("limited", [(), (0,), (1,), (0, 1)])
+def test_names_that_requests_bear_alike_have_no_limits(limited: tuple[int, ...]) -> None:
+    """Else the one without limits, or with other ones, would lift those of the other."""
+    parts = [
+        f"[keys.'{name}']\nsha256 = '{digest}'\n" + "tokens_per_day = 5\n" * (number in limited)
+        for number, (name, digest) in enumerate((("Jürgen", ANN), ("Jörgen", BEN)))
+    ]
+
+    if limited:
+        with pytest.raises(ConfigError, match=r"two keys bear the name 'J.rgen'"):
+            parse_file("".join(parts), "file")
+    else:
+        assert parse_file("".join(parts), "file").limits == {}
+
+
 @pytest.mark.parametrize(
     "fields", ["tokens = 5", "tokens_per_day = -1", "tokens_per_minute = 1e25", "sha256 = 'a'"]
 )

@@ -45,11 +45,11 @@ class Door:
             return error
         return None
 
-    def end(self, prompt: int, output: int, unix_s: float = NOON) -> None:
+    def end(self, prompt: int, output: int, now: float = 0.0, unix_s: float = NOON) -> None:
         self.limits.end(self.tickets)
         paid = self.limits.take_ended()
-        self.limits.used(self.who, UsageSums(1, 0, prompt, 0, output), unix_s)
-        self.limits.settle(paid)
+        self.limits.used(self.who, UsageSums(1, 0, prompt, 0, output), now, unix_s)
+        self.limits.settle(paid, now)
 
     def left(self, what: str = "remaining-tokens", now: float = 0.0) -> str:
         lines = self.limits.headers(self.accounts, now).decode().splitlines()
@@ -134,6 +134,30 @@ def test_a_request_that_used_nothing_gets_back_what_it_paid() -> None:
 
     assert door.left() == "600"
     assert door.limits.take_ended() == []
+
+
+def test_what_a_long_request_used_is_owed_though_its_bucket_was_full_until_then() -> None:
+    door = Door(limits(key_ann=Limits(tokens_per_minute=600)))
+    assert door.ask(size=400) is None
+
+    door.end(500, 500, now=3600.0)
+
+    assert door.left(now=3600.0) == "0"
+    refused = door.ask(now=3600.0, size=4)
+    assert refused is not None
+    assert refused.retry_after_s > 30
+    assert door.left(now=3600.0 + 30.0) == "0"
+    assert door.left(now=3600.0 + 60.0) == "300"
+    assert door.left(now=3600.0 + 50.0) == "300"
+
+
+def test_what_a_sibling_charges_counts_though_nobody_asked_here_for_long() -> None:
+    one, other = two(key_ann=Limits(requests_per_minute=10))
+    assert [Door(one).ask(now=3600.0) for _ in range(10)] == [None] * 10
+
+    told(one, other, now=3600.0)
+
+    assert Door(other).ask(now=3600.0) is not None
 
 
 def test_a_budget_is_of_a_day_and_counts_what_is_under_way() -> None:
@@ -228,10 +252,10 @@ def two(**wanted: Limits) -> tuple[UsageLimits, UsageLimits]:
     return one, other
 
 
-def told(one: UsageLimits, other: UsageLimits, *, again: bool = False) -> None:
+def told(one: UsageLimits, other: UsageLimits, *, again: bool = False, now: float = 0.0) -> None:
     message = one.publish(again=again)
     assert message is not None
-    assert other.hear("r0", message) == ""
+    assert other.hear("r0", message, now) == ""
 
 
 def test_a_sibling_that_starts_is_told_all_and_counts_from_there() -> None:
@@ -246,10 +270,10 @@ def test_a_sibling_that_starts_is_told_all_and_counts_from_there() -> None:
     assert hello is not None
     one.on_news = lambda: news.append(1)
 
-    assert one.hear("r1", hello) == ""
+    assert one.hear("r1", hello, 0.0) == ""
     assert one.has_news()
     told(one, late)
-    assert one.hear("r1", hello) == ""
+    assert one.hear("r1", hello, 0.0) == ""
 
     assert not one.has_news()
     assert news == [1]
@@ -266,7 +290,7 @@ def test_what_a_life_before_charged_is_passed_over() -> None:
         assert Door(old).ask() is None
         message = old.publish()
         assert message is not None
-        assert other.hear("r0", message) == ""
+        assert other.hear("r0", message, 0.0) == ""
     assert one.publish() is None
 
     assert Door(other).left("remaining-requests") == "10"
@@ -277,12 +301,12 @@ def test_so_many_siblings_are_remembered() -> None:
     hello = limits(2, key_ann=Limits(requests_per_minute=10)).publish()
     assert hello is not None
     for number in range(MAX_PEERS + 1):
-        assert one.hear(f"r{number}", hello) == ""
+        assert one.hear(f"r{number}", hello, 0.0) == ""
     assert one.publish() is not None
 
-    assert one.hear("r1", hello) == ""
+    assert one.hear("r1", hello, 0.0) == ""
     assert not one.has_news()
-    assert one.hear("r0", hello) == ""
+    assert one.hear("r0", hello, 0.0) == ""
     assert one.has_news()
 
 
@@ -310,11 +334,11 @@ def test_a_lost_message_is_made_good_by_the_next_and_an_old_one_changes_nothing(
     assert here.ask(size=40) is None
     first = one.publish()
     assert first is not None
-    assert other.hear("r0", first) == ""
+    assert other.hear("r0", first, 0.0) == ""
     assert here.ask(size=40) is None
     assert one.publish() is not None  # lost
     told(one, other, again=True)
-    assert other.hear("r0", first) == ""
+    assert other.hear("r0", first, 0.0) == ""
 
     assert there.left() == "980"
 
@@ -346,7 +370,7 @@ def test_what_was_charged_to_an_account_that_is_gone_is_not_told() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x92\x01\x90", b"\x92\xff\x94\x01\x00\x90\xc2"])
 def test_a_message_that_is_none_is_refused(data: bytes) -> None:
-    assert limits().hear("r1", data).startswith("limits of 'r1': ")
+    assert limits().hear("r1", data, 0.0).startswith("limits of 'r1': ")
 
 
 def test_names_are_those_that_requests_bear() -> None:

@@ -62,6 +62,22 @@ def test_a_request_that_ended_is_a_row_of_the_trace() -> None:
     assert row.itl_ms == pytest.approx(100.0)
 
 
+def test_a_request_from_before_a_change_of_the_block_size_is_only_counted() -> None:
+    log, ring = traced_log()
+    play(log)
+    log.settle()
+    play(log)
+    ring.resize(32)
+
+    log.settle()
+
+    assert rows(ring) == []
+    play(log)
+    ring.resize(16)
+    log.settle()
+    assert len(rows(ring)) == 1
+
+
 def test_what_was_counted_is_taken_where_the_engine_reports_nothing() -> None:
     log, ring = traced_log()
     play(log)

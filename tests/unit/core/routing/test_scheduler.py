@@ -391,7 +391,8 @@ def late_scheduler() -> Scheduler:
 
 
 def overlap_at(scheduler: Scheduler, family: int, now: float) -> int:
-    return scheduler.explain(make_request("x", family=family), now).best_overlap_blocks
+    found = scheduler.overlaps.find(make_request("x", family=family).hashes, now)
+    return max(found.overlaps.values(), default=0)
 
 
 def test_what_no_event_confirms_is_believed_at_once_and_for_long_where_prefills_wait() -> None:
