@@ -70,11 +70,12 @@ MOST_S: Final = 30.0
 AT_ONCE: Final = 256
 """Pods read between two turns of the event loop."""
 
+FORBIDDEN: Final = 403
 GONE: Final = 404
 SERVER_ERROR: Final = 500
 OF_ONE: Final = frozenset({400, GONE, 409, 413, 422})
-"""Answers that are about one pod: the others can be marked all the same. 403 may be about one, said
-by a webhook, or about all.
+"""Answers that are about one pod: the others can be marked all the same. So is `FORBIDDEN`, which a
+webhook says, too, once some pod could be marked.
 """
 
 MARKER: Final = Asker(
@@ -244,7 +245,8 @@ class PodMarks:
                 # Not tried first again: whoever refuses one pod may let the others be marked.
                 self._refused.add(name)
                 self._why_refused = str(error)
-            if error.status not in OF_ONE:
+            marked = self._requests["patch", "done"] > 0
+            if error.status not in OF_ONE and not (marked and error.status == FORBIDDEN):
                 raise
         else:
             self._pods[name] = msgspec.structs.replace(self._pods[name], cost=cost)

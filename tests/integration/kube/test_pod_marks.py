@@ -324,7 +324,7 @@ async def test_one_pod_that_is_refused_or_gone_keeps_no_other_from_its_mark(
     marking: Marking,
 ) -> None:
     api = marking.api
-    for number, status in enumerate((404, 409, 422, None), 1):
+    for number, status in enumerate((404, 409, 422, None, 403, None), 1):
         await api.put(PODS, engine_pod(f"vllm-{number}", f"10.0.0.{number}"))
         marking.run_engine(f"w{number}", f"10.0.0.{number}", 50_000 // number)
         if status is not None:
@@ -333,15 +333,16 @@ async def test_one_pod_that_is_refused_or_gone_keeps_no_other_from_its_mark(
     await marking.look()
 
     assert marking.marked()["vllm-4"] == str(marking.cost("w4"))
+    assert marking.marked()["vllm-6"] == str(marking.cost("w6"))
     assert marking.requests() == {
         "list done": 1,
-        "patch done": 1,
+        "patch done": 2,
         "patch gone": 1,
-        "patch refused": 2,
+        "patch refused": 3,
     }
     (warning,) = marking.marks.warnings()
-    assert warning.startswith("vllm-2, vllm-3: pod not marked with its drain cost: ")
-    assert "422: not this one" in warning
+    assert warning.startswith("vllm-2, vllm-3, vllm-5: pod not marked with its drain cost: ")
+    assert "403: not this one" in warning
     assert not await marking.look(2.0)  # they are not tried again before the next list
     api.refusals.clear()
     await marking.look(60.0)
@@ -398,15 +399,19 @@ async def test_a_server_that_is_away_or_talks_rubbish_changes_nothing(
 async def test_a_look_that_takes_too_long_is_given_up(
     marking: Marking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_marks, "MOST_S", 1.0)
+    monkeypatch.setattr(pod_marks, "MOST_S", 2.0)
     for number in (1, 2, 3):
         await marking.api.put(PODS, engine_pod(f"vllm-{number}", f"10.0.0.{number}"))
         marking.run_engine(f"w{number}", f"10.0.0.{number}", 5000 * number)
-    marking.api.patch_s = 0.6
+
+    def slow_down() -> None:
+        marking.api.patch_s = 60.0
+
+    marking.api.on_patch = slow_down
 
     await marking.look()
 
-    assert "pods not listed and marked in 1 s" in marking.marks.warnings()[0]
+    assert "pods not listed and marked in 2 s" in marking.marks.warnings()[0]
     assert marking.requests() == {"list done": 1, "patch done": 1, "patch failed": 1}
 
 
