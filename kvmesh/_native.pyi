@@ -1682,9 +1682,9 @@ class Totals:
     The last `kept_s` seconds in which anything happened are kept apart (`rows`).
 
     Histograms and tokens are of requests that finished, tokens those of prompts.
-    `best_tokens` are what the worker that held most of a prompt held of it, `predicted_tokens` what
-    the chosen one did: the difference is overlap given up for load. Raises `ValueError` for a time
-    that is no finite number of seconds.
+    `best_tokens` are what that of the considered workers held of a prompt which held most,
+    `predicted_tokens` what the chosen one did: the difference is overlap given up for load. Raises
+    `ValueError` for a time that is no finite number of seconds.
     """
 
     def __new__(cls, kept_s: int, times: Iterable[float], sizes: Iterable[float]) -> Self:

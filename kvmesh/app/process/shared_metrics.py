@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from kvmesh.app.process.place import Place
+from kvmesh.errors import RequestError
 
 ASK_S: Final = 2.0
 MOST_PAGE_BYTES: Final = 16 << 20
@@ -14,7 +15,7 @@ MOST_PAGE_BYTES: Final = 16 << 20
 
 class SharedMetrics:
     """Tells the other processes this one's metrics, and puts theirs beside its own. `page` makes
-    those that a query asks for.
+    those that a query asks for, or raises `RequestError` while there is no time for that.
     """
 
     def __init__(self, place: Place, page: Callable[[str], bytes]) -> None:
@@ -30,7 +31,9 @@ class SharedMetrics:
         stack.callback(server.close)
 
     async def page(self, query: str) -> bytes:
-        """Return one page of all processes that answer, each with its label `process`."""
+        """Return one page of all processes that answer, each with its label `process`. Raises
+        `RequestError` where this one does not.
+        """
         mine = self._place.number
         asked = [number for number in range(self._place.count) if number != mine]
         pages = dict(
@@ -44,7 +47,7 @@ class SharedMetrics:
         return merge_pages(dict(sorted(pages.items())))
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError, RequestError):
             query = (await reader.readline()).decode()
             writer.write(self._page(query.strip()))
             await writer.drain()

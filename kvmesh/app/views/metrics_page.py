@@ -14,7 +14,9 @@ from kvmesh.app.process.place import Place
 from kvmesh.app.process.shared_metrics import SharedMetrics
 from kvmesh.app.views.figure import Source, Sources
 from kvmesh.app.views.other_names import Book, Served, others_of, read_books
+from kvmesh.errors import RequestError
 from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.wire.problem import Problem
 
 
 class MetricsPage:
@@ -56,8 +58,12 @@ class MetricsPage:
     async def _serve_all(
         self, exchange: Exchange, shared: SharedMetrics, books: frozenset[Book]
     ) -> None:
-        page = await shared.page(f"names={','.join(sorted(books))}" if books else "")
-        exchange.respond(200, page, content_type=METRICS_TYPE)
+        try:
+            page = await shared.page(f"names={','.join(sorted(books))}" if books else "")
+        except RequestError as error:
+            exchange.fail(Problem.from_error(error))
+        else:
+            exchange.respond(200, page, content_type=METRICS_TYPE)
 
     def _own(self, books: frozenset[Book]) -> bytes:
         return self._time.page(books, lambda: self._made(books))

@@ -1,7 +1,11 @@
 """Several processes behind one port: which is which, and one page of all metrics."""
 
+import asyncio
+import contextlib
 import os
 import socket
+import tempfile
+from typing import cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -9,8 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvmesh.app.process.place import VARIABLE, Place, own_place
 from kvmesh.app.process.processes import ProcessPlan, run_processes
 from kvmesh.app.process.running import Stop
-from kvmesh.app.process.shared_metrics import merge_pages
-from kvmesh.errors import ConfigError
+from kvmesh.app.process.shared_metrics import SharedMetrics, merge_pages
+from kvmesh.app.views.metrics_page import MetricsPage
+from kvmesh.errors import ConfigError, RequestError
+from kvmesh.transport.http.server.exchange import Exchange
+from kvmesh.transport.http.wire.problem import Problem
 
 ONE = b"""# HELP a_total Things.
 # TYPE a_total counter
@@ -55,6 +62,46 @@ def test_pages_become_one_that_prometheus_reads() -> None:
     ]
     (only,) = families["only_here"].samples
     assert only.labels == {"process": "1", "worker": 'a} b"c'}
+
+
+def busy(_: str) -> bytes:
+    raise RequestError("pages take too long", status=503)
+
+
+async def test_a_process_without_time_for_its_page_is_left_out_of_the_others(
+    stack: contextlib.AsyncExitStack,
+) -> None:
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    one = SharedMetrics(Place(0, 2, folder), lambda _: ONE)
+    two = SharedMetrics(Place(1, 2, folder), busy)
+    for shared in (one, two):
+        await shared.serve(stack)
+
+    page = await one.page("")
+
+    assert page == merge_pages({0: ONE})
+    with pytest.raises(RequestError):
+        await two.page("")
+    assert faults == []
+
+
+async def test_a_client_is_told_that_there_is_no_time_for_a_page_of_all(
+    stack: contextlib.AsyncExitStack,
+) -> None:
+    class Asked:
+        def fail(self, problem: Problem) -> None:
+            self.status = problem.status
+
+    folder, asked = stack.enter_context(tempfile.TemporaryDirectory()), Asked()
+    metrics = MetricsPage()
+
+    await metrics._serve_all(
+        cast("Exchange", asked), SharedMetrics(Place(0, 1, folder), busy), frozenset()
+    )
+
+    assert asked.status == 503
 
 
 @pytest.mark.parametrize(("count", "port"), [(257, 8000), (2, 65534), (2, 0)])
