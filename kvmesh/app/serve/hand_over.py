@@ -1,6 +1,7 @@
 """What a worker that leaves keeps alone is computed where its next requests will go."""
 
 import asyncio
+from collections.abc import Sequence
 from math import inf
 from typing import Final
 
@@ -8,6 +9,7 @@ from kvmesh.app.serve.prefix_sender import PrefixSender
 from kvmesh.app.serve.prompt_keeper import KeptPrompt, KeptRequest, PromptKeeper
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.buckets.placing import rendezvous
 from kvmesh.core.cost.terms import Candidate as Home
 from kvmesh.core.members.loads import Demand
 from kvmesh.core.routing.decision import RouteRequest
@@ -17,7 +19,7 @@ from kvmesh.core.warming.plan import Candidate, WarmBounds, plan_prompts
 from kvmesh.errors import NoWorkerError
 from kvmesh.tasks import to_next
 
-AGAIN_S: Final = 5.0
+AGAIN_S: Final = 2.0
 """While a worker drains it is looked so often what else is worth it: its last requests end."""
 
 LONGEST_S: Final = 30.0
@@ -34,7 +36,9 @@ class HandOver:
     at a time, to the workers that the scheduler would choose for it.
 
     Sessions and programs follow: their next requests are decided by who holds their prefixes. These
-    requests are booked, so that others avoid the worker meanwhile, at all replicas.
+    requests are booked, so that others avoid the worker meanwhile, at all replicas. Each replica
+    sends what it has sent before: first what begins with a block that is its own by rendezvous
+    hash, then the rest that nobody has computed by then, so that no two send the same.
     """
 
     def __init__(
@@ -50,15 +54,21 @@ class HandOver:
         self._sender = sender
         self._next_s: dict[WorkerId, float] = {}
         self._given: dict[WorkerId, int] = {}
+        self._replicas: Sequence[str] = ()
+        self._begun: set[WorkerId] = set()
         self._number = 0
 
-    def look(self) -> list[WorkerId]:
-        """Return the workers whose prompts are to be handed over from now on. O(members)."""
+    def look(self, replicas: Sequence[str]) -> list[WorkerId]:
+        """Return the workers whose prompts are to be handed over from now on; `replicas` do so,
+        this one among them. O(members).
+        """
+        self._replicas = replicas
         context, now = self._context, self._context.clock()
         if context.scheduler.options.mode != "kv":
             return []
         leaving = [WorkerId(one) for one in context.workers.membership.draining()]
         self._next_s = {one: self._next_s.get(one, now) for one in leaving}
+        self._begun.intersection_update(leaving)
         if not leaving:
             self._given.clear()
         return [one for one, next_s in self._next_s.items() if next_s <= now]
@@ -95,10 +105,12 @@ class HandOver:
         """Return what to send, what saves most first."""
         context, scheduler = self._context, self._context.scheduler
         leaving, now = context.workers.membership.draining(), context.clock()
+        begins = worker not in self._begun
+        self._begun.add(worker)
         candidates: list[Candidate[KeptRequest]] = []
         async for prompt, held in self._keeper.find_all():
             candidate = worth_moving(prompt, held, worker, leaving)
-            if candidate is not None:
+            if candidate is not None and not (begins and self._is_others(prompt)):
                 candidates.append(candidate)
         size = scheduler.options.block_size
         bounds = WarmBounds(
@@ -107,6 +119,11 @@ class HandOver:
             least_rate=self._options.moved_rate,
         )
         return plan_prompts(self._keeper.kept.rates(now), candidates, 1, size, bounds)
+
+    def _is_others(self, prompt: KeptPrompt) -> bool:
+        """Return whether another replica sends what begins like this before all others do."""
+        names = self._replicas
+        return len(names) > 1 and rendezvous(names, prompt.marks[0]) != self._context.router_id
 
     def _room(self) -> int:
         """Return how many blocks those that stay have for it beside what runs there."""

@@ -45,7 +45,8 @@ class Warmer:
     """Sends a newcomer what `plan_prompts` finds worth most, one prompt at a time, and has
     prompts handed over (`leaving`).
 
-    One replica does so: that of the least name among `replicas`. All keep newcomers out meanwhile.
+    One replica warms: that of the least name among `replicas`. All keep newcomers out meanwhile.
+    All hand over, each what it has sent.
     `alone_tokens` are those expected to be asked for that one worker alone keeps, by worker.
     """
 
@@ -61,9 +62,8 @@ class Warmer:
         self.keep = self.keeper.keep
         self.newcomers = Newcomers(options, context.scheduler)
         self.allowance = Allowance(options.share)
-        handing = PrefixSender(context, pool, self.allowance, "hand-over")
-        self.leaving = HandOver(options, context, self.keeper, handing)
-        self._handing = handing
+        self._handing = PrefixSender(context, pool, Allowance(options.share), "hand-over")
+        self.leaving = HandOver(options, context, self.keeper, self._handing)
         self._warming = PrefixSender(context, pool, self.allowance, "warm")
         self._options = options
         self._context = context
@@ -92,9 +92,8 @@ class Warmer:
                     await asyncio.sleep(0)
                 for worker in self.look():
                     jobs.start(self.warm(worker))
-                if self._leads():
-                    for worker in self.leaving.look():
-                        jobs.start(self.leaving.hand_over(worker))
+                for worker in self.leaving.look(self._names()):
+                    jobs.start(self.leaving.hand_over(worker))
                 await self.foretell()
         finally:
             await jobs.close()
@@ -108,12 +107,13 @@ class Warmer:
     def look(self) -> list[WorkerId]:
         """Return who is to be warmed by this replica from now on."""
         context, now = self._context, self._context.clock()
-        self._earn(max(1, sum(not one.draining for one in self._replicas())))
+        names = self._names()
+        self._earn(len(names))
         self.newcomers.armed = len(self.keeper.kept) > 0
         self.newcomers.forget(context.asleep.workers)
         held = bool(context.gate.waiting or context.patience.waiting)
         self.newcomers.look(now, held=held)
-        if not self._leads():
+        if names[0] != context.router_id:
             return []
         return [one for one in self.newcomers.waiting if one not in self._under_way]
 
@@ -140,11 +140,10 @@ class Warmer:
             losses.add(prompt, held)
         self.alone_tokens = losses.tokens
 
-    def _leads(self) -> bool:
-        """Return whether this replica is the one that sends."""
-        names = (one.router for one in self._replicas() if not one.draining)
-        own = self._context.router_id
-        return min(names, default=own) == own
+    def _names(self) -> list[str]:
+        """Return the replicas that do not drain, sorted; this one where none is known."""
+        names = sorted(one.router for one in self._replicas() if not one.draining)
+        return names or [self._context.router_id]
 
     async def _send_all(self, worker: WorkerId) -> int:
         failed = total = 0
@@ -177,7 +176,9 @@ class Warmer:
         tokens, workers = self._context.routing.tokens, self._context.workers
         size = self._context.scheduler.options.block_size
         most = max(map(workers.capacity_blocks, workers.known), default=0) * size
-        self.allowance.earn(tokens.prompt - tokens.saved, replicas, most)
+        computed = tokens.prompt - tokens.saved
+        self.allowance.earn(computed, replicas, most)
+        self._handing.allowance.earn(computed, 1, most)
 
 
 def warmer_of(

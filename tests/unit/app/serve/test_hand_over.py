@@ -10,6 +10,7 @@ from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.serve.hand_over import AGAIN_S, MOST_FAILED
 from kvmesh.app.serve.prefix_sender import SentFigures
 from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.buckets.placing import rendezvous
 from kvmesh.core.members.loads import Demand
 from kvmesh.core.members.worker_info import LoadReport
 from kvmesh.core.routing.booking_events import Ended
@@ -18,7 +19,7 @@ from kvmesh.core.routing.peer_records import PlacedRecord, read_records
 from kvmesh.core.routing.sessions import Affinity, SessionOptions, Sessions
 from tests.unit.app.serve.test_routed import W1, W2
 from tests.unit.app.serve.test_toucher import ANSWER, engine
-from tests.unit.app.serve.test_warmer import BLOCKS, W3, Warm, sibling
+from tests.unit.app.serve.test_warmer import BLOCKS, HELD, W3, Warm
 
 LIVE = 3
 
@@ -47,7 +48,7 @@ class Leaving(Warm):
             self.context.workers.report(worker, LoadReport(total_blocks=10_000))
         for which in range(2, 2 + kept):
             self.scheduler.overlaps.record(W3, hashes_of(which), self.routing.now)
-        self.computed()
+        self.warmer._handing.allowance.earn(HELD, 1, HELD)
         self.drain()
 
     def drain(self, *, draining: bool = True) -> None:
@@ -66,7 +67,7 @@ async def test_each_prompt_is_computed_where_its_next_request_goes() -> None:
     asked: list[bytes] = []
     async with engine(b"200 OK", ANSWER, asked) as url:
         leaving = Leaving(url)
-        assert leaving.warmer.leaving.look() == [W3]
+        assert leaving.warmer.leaving.look(["r1"]) == [W3]
 
         await leaving.hand_over(W3)
         await leaving.pool.close()
@@ -83,9 +84,9 @@ async def test_each_prompt_is_computed_where_its_next_request_goes() -> None:
         for event in read_records("", message).events
     ]
     assert (told.count(PlacedRecord), told.count(Ended)) == (3, 3)
-    assert leaving.warmer.leaving.look() == []
+    assert leaving.warmer.leaving.look(["r1"]) == []
     leaving.routing.now += AGAIN_S
-    assert leaving.warmer.leaving.look() == [W3]
+    assert leaving.warmer.leaving.look(["r1"]) == [W3]
 
 
 @pytest.mark.parametrize("affinity", ["hard", "soft"])
@@ -114,7 +115,7 @@ async def test_what_fails_thrice_in_a_row_is_left_until_later() -> None:
 
 async def test_nothing_is_sent_without_a_budget() -> None:
     leaving = Leaving()
-    leaving.warmer.allowance.spend(1 << 30)
+    leaving.warmer._handing.allowance.spend(1 << 30)
 
     await leaving.hand_over(W3)
     await leaving.pool.close()
@@ -156,12 +157,12 @@ async def test_it_waits_for_an_idle_worker_as_long_as_the_leaver_is_there() -> N
         leaving.scheduler.sequences.add(f"busy {number}", worker, demand, leaving.routing.now)
 
     task = asyncio.ensure_future(leaving.hand_over(W3))
-    leaving.warmer.leaving.look()
+    leaving.warmer.leaving.look(["r1"])
     await asyncio.sleep(0.3)
     assert not task.done()
     assert leaving.warmer.leaving._next_s == {W3: inf}
     leaving.drain(draining=False)
-    assert leaving.warmer.leaving.look() == []
+    assert leaving.warmer.leaving.look(["r1"]) == []
     async with asyncio.timeout(5):
         await task
     await leaving.pool.close()
@@ -175,7 +176,7 @@ async def test_routers_that_do_not_look_at_caches_hand_nothing_over() -> None:
     options = leaving.scheduler.options
     leaving.scheduler.options = type(options)(mode="round-robin")
 
-    assert leaving.warmer.leaving.look() == []
+    assert leaving.warmer.leaving.look(["r1"]) == []
     await leaving.pool.close()
 
 
@@ -200,7 +201,7 @@ async def test_what_was_planned_is_sent_though_the_leaver_is_gone_but_not_for_lo
 
     home = await hand._choose(W3, prompt, leaving.routing.now + 1.0)
     late = await hand._choose(W3, prompt, leaving.routing.now)
-    assert hand.look() == []
+    assert hand.look(["r1"]) == []
     await leaving.hand_over(W3)
     await leaving.pool.close()
 
@@ -209,16 +210,33 @@ async def test_what_was_planned_is_sent_though_the_leaver_is_gone_but_not_for_lo
     assert late is None
 
 
+async def test_each_replica_begins_with_its_own_beginnings_and_sends_the_rest_then() -> None:
+    leaving = Leaving(kept=12)
+    replicas = ["r0", "r1"]
+    hand = leaving.warmer.leaving
+
+    hand.look(replicas)
+    first = await hand._plan(W3)
+    rest = await hand._plan(W3)
+    leaving.drain(draining=False)
+    hand.look(replicas)
+    leaving.drain()
+    hand.look(replicas)
+    again = await hand._plan(W3)
+    await leaving.pool.close()
+
+    own = [one for one, _ in rest if rendezvous(replicas, one.marks[0]) == "r1"]
+    assert 0 < len(own) < len(rest) == 12
+    assert {one.marks for one, _ in first} == {one.marks for one in own}
+    assert len(again) == len(first)
+
+
 @pytest.mark.integration
-async def test_one_replica_hands_over() -> None:
+async def test_it_hands_over_for_ever() -> None:
     asked: list[bytes] = []
     async with engine(b"200 OK", ANSWER, asked) as url, asyncio.timeout(30):
         leaving = Leaving(url)
-        leaving.siblings = [sibling("r0")]
         task = asyncio.ensure_future(leaving.warmer.run())
-        await asyncio.sleep(0.6)
-        assert not asked
-        leaving.siblings = [sibling("r1")]
         while leaving.figures().sent < LIVE:  # noqa: ASYNC110  nobody tells
             await asyncio.sleep(0.01)
         task.cancel()

@@ -18,7 +18,7 @@ from kvmesh_lab.simulator.fleet.replicas import At
 from kvmesh_lab.simulator.fleet.request import WARM, Errand, FleetRequest, Passage
 from kvmesh_lab.simulator.fleet.router import FleetRouter
 
-AGAIN_S: Final = 5.0
+AGAIN_S: Final = 2.0
 _WAIT_S: Final = 0.25
 """As `app.serve.hand_over`."""
 
