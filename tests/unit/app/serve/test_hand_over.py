@@ -4,15 +4,18 @@ import asyncio
 import contextlib
 from math import inf
 
+import msgspec
 import pytest
 
 from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.app.serve.hand_over import AGAIN_S, MOST_FAILED
 from kvmesh.app.serve.prefix_sender import SentFigures
-from kvmesh.core.blocks.hashing import BlockHashes
+from kvmesh.core.blocks.events import ROOT, Stored
+from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.buckets.placing import rendezvous
+from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.loads import Demand
-from kvmesh.core.members.worker_info import LoadReport
+from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from kvmesh.core.routing.booking_events import Ended
 from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.routing.peer_records import PlacedRecord, read_records
@@ -113,6 +116,26 @@ async def test_what_fails_thrice_in_a_row_is_left_until_later() -> None:
     assert not leaving.scheduler.sequences.bookings
 
 
+@pytest.mark.integration
+async def test_a_prefix_is_fetched_from_the_worker_that_leaves() -> None:
+    asked: list[bytes] = []
+    label = frozenset({"kvmesh/fetch/offloading/5711"})
+    async with engine(b"200 OK", ANSWER, asked) as url:
+        leaving = Leaving(url, kept=1)
+        beats = leaving.context.router.heartbeats
+        for worker in (W1, W2, W3):
+            leaving.context.workers.describe(worker, WorkerInfo(total_blocks=10_000, labels=label))
+            beats[worker] = msgspec.structs.replace(beats[worker], labels=tuple(label))
+        index = leaving.scheduler.overlaps.index = KvIndex()
+        index.apply(W3, Stored(ROOT, pack_hashes([2000 + n for n in range(BLOCKS)])))
+
+        await leaving.hand_over(W3)
+        await leaving.pool.close()
+
+    body = msgspec.json.decode(asked[0].partition(b"\r\n\r\n")[2])
+    assert body["kv_transfer_params"]["remote_kv_source"]["remote_port"] == 5711
+
+
 async def test_nothing_is_sent_without_a_budget() -> None:
     leaving = Leaving()
     leaving.warmer._handing.allowance.spend(1 << 30)
@@ -140,14 +163,14 @@ async def test_what_a_request_brought_elsewhere_meanwhile_is_passed_over() -> No
 
 
 async def test_nobody_is_handed_what_nobody_may_serve() -> None:
-    leaving = Leaving()
+    leaving = Leaving(kept=1)
+    ((prompt, _),) = await leaving.warmer.leaving._plan(W3)
     for worker in (W1, W2):
         leaving.scheduler.workers.membership.hold(worker, draining=True)
 
-    await leaving.hand_over(W3)
+    assert await leaving.warmer.leaving._choose(W3, prompt, inf) is None
+    assert await leaving.warmer.leaving._plan(W3) == []
     await leaving.pool.close()
-
-    assert leaving.figures() == SentFigures(0, 0, 0)
 
 
 async def test_it_waits_for_an_idle_worker_as_long_as_the_leaver_is_there() -> None:
