@@ -22,10 +22,13 @@ def worth_moving(
     prompt: Kept[P], held: Mapping[WorkerId, int], leaver: WorkerId, leaving: Collection[str]
 ) -> Candidate[P] | None:
     """Return a prompt of which workers have `held` blocks, to be planned for who stays; None: they
-    have as much of it as the leaver. O(workers that hold any of it).
+    have as much of it, or another one `leaving` has more, or as much and comes first by name.
+    O(workers that hold any of it).
     """
     stays = max((blocks for one, blocks in held.items() if one not in leaving), default=0)
-    return Candidate(prompt, stays, 0) if held.get(leaver, 0) > stays else None
+    leaves = ((-blocks, one) for one, blocks in held.items() if one in leaving and blocks > stays)
+    _, first = min(leaves, default=(0, None))
+    return Candidate(prompt, stays, 0) if first == leaver else None
 
 
 def next_home(decision: Decision, given: Mapping[WorkerId, int]) -> CostCandidate:

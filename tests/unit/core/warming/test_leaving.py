@@ -38,6 +38,8 @@ def rates_of(kept: list[Kept[str]], rate: float = EAGER) -> dict[bytes, float]:
         ({A: 64}, 0),
         ({A: 64, B: 32}, 32),
         ({A: 64, C: 64}, 0),
+        ({A: 64, C: 32}, 0),
+        ({A: 32, C: 64}, None),
         ({A: 64, B: 64}, None),
         ({A: 32, B: 64}, None),
         ({B: 64}, None),
@@ -52,6 +54,7 @@ def test_what_those_that_stay_have_less_of_is_worth_moving(
     found = worth_moving(prompt, held, A, {A, C})
 
     assert (None if found is None else found.held) == stays
+    assert worth_moving(prompt, {**held, C: held.get(C, 0)}, C, {A, C}) is None or stays is None
     assert found is None or (found.prompt is prompt and found.elsewhere == 0)
 
 
