@@ -52,13 +52,13 @@ class Minute(msgspec.Struct):
         serves_ms = fleet.joining.serves_s[worker] * 1000.0
         self.waits_s.append(serves_ms / 1000.0 - join_s)
         self.warmed.append(fleet.joining.warmed_tokens)
-        for one in _sent(fleet.outcomes, serves_ms, FIRST_MS):
+        for one in sent(fleet.outcomes, serves_ms, FIRST_MS):
             self.fleet += one.prompt_tokens
             self.fleet_cached += one.cached_tokens
             if one.worker == worker:
                 self.own += one.prompt_tokens
                 self.own_cached += one.cached_tokens
-        for one in _sent(fleet.outcomes, join_s * 1000.0, FELT_MS):
+        for one in sent(fleet.outcomes, join_s * 1000.0, FELT_MS):
             self.computed += one.prompt_tokens - one.cached_tokens
             self.firsts.append(one.ttft_ms or 0.0)
 
@@ -74,9 +74,10 @@ class Minute(msgspec.Struct):
         )
 
 
-def _sent(
+def sent(
     outcomes: Iterable[RequestOutcome], from_ms: float, for_ms: float
 ) -> Iterator[RequestOutcome]:
+    """Yield the requests that were sent within so long."""
     return (one for one in outcomes if from_ms <= one.sent_ms < from_ms + for_ms)
 
 

@@ -217,8 +217,9 @@ class RouterSettings:
     warm_share: Annotated[Share, Routing] = WARM_SHARE
     """Share of the fleet's prefill that may go into what workers compute before they serve: those
     that join with an empty cache are sent the prompts that will be asked for, for one token each,
-    for 10 s at most and only while others have room; 0: they serve at once, and no prompts are kept
-    for it. Page: docs/operate/autoscaling.md."""
+    for 10 s at most and only while others have room. As much again may go into what only a worker
+    keeps that drains; 0: neither is done, and no prompts are kept for it. Page:
+    docs/operate/autoscaling.md."""
     scaling: Annotated[ScalingOptions, Fixed] = field(default_factory=ScalingOptions)
     """From when on workers count as full. See docs/operate/autoscaling.md."""
     seed: Annotated[int, Fixed] = 0
@@ -304,7 +305,8 @@ class WorkerSettings:
     vLLM to 0.32 does, unless its speculative config says disable_eagle_block_drop. Events of 0.33
     show what matches, earlier ones do not."""
     label: Annotated[tuple[str, ...], Routing, Often] = ()
-    """Word that requests may ask for with x-kvmesh-labels, e.g. gpu:h100; repeat."""
+    """Word that requests may ask for with x-kvmesh-labels, e.g. gpu:h100; repeat. kvmesh/price/2.5
+    is the price of its hardware, see docs/operate/autoscaling.md."""
     taint: Annotated[tuple[str, ...], Routing, Often] = ()
     """Word without whose x-kvmesh-tolerations no request comes here, e.g. batch; repeat."""
     hash_secret_file: Annotated[Path | None, Mesh] = None

@@ -10,6 +10,7 @@ from kvmesh.bounds import shown, whole_number
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.engines.facts import Role, base_of
 from kvmesh.core.engines.registry import connectors
+from kvmesh.core.insight.scaling import LEAST_PRICE, MOST_PRICE, PRICE, read_price
 from kvmesh.errors import ConfigError
 from kvmesh.settings.member_name import NAME, name_of
 
@@ -57,7 +58,11 @@ def parse_words(texts: Sequence[str], place: str) -> tuple[str, ...]:
     """Return labels or taints, each once, sorted. Raises `ConfigError` naming the value."""
     for text in texts:
         if not _WORD.fullmatch(text):
-            raise ConfigError(f"{place} {text!r}: use letters, digits and -_.:/, up to 64")
+            raise ConfigError(f"{place} {shown(text)}: use letters, digits and -_.:/, up to 64")
+        if read_price((text,)) is None:
+            raise ConfigError(
+                f"{place} {shown(text)}: write {PRICE}NUMBER, from {LEAST_PRICE} to {MOST_PRICE:g}"
+            )
     return tuple(sorted({*texts}))
 
 

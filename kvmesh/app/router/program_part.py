@@ -2,7 +2,7 @@
 sends prompts again of the router's own accord, and what marks pods with the cost of losing them.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -21,8 +21,10 @@ from kvmesh.app.views.program_rows import Programs
 from kvmesh.app.views.program_watch import ProgramWatch
 from kvmesh.app.views.programs_page import ProgramsPage
 from kvmesh.app.views.scaling_figures import DRAINS, SCALING, read_drains, read_saturation
+from kvmesh.bounds import listed
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.dispatch.dispatched import Dispatched
+from kvmesh.core.insight.scaling import PRICE, read_price
 from kvmesh.core.programs.governor import Governor
 from kvmesh.core.routing.program_fleet import GovernedFleet
 from kvmesh.core.routing.scheduler import Scheduler
@@ -65,7 +67,8 @@ class ProgramPart:
         pool: UpstreamPool,
     ) -> RoutingContext:
         """Return the context of a router that keeps prompts to send them again, if it does: to
-        touch contexts of paused agents, and to warm workers that join.
+        touch contexts of paused agents, to warm workers that join, and to hand over what only a
+        worker that leaves keeps.
         """
         beats, self._replicas = context.router.heartbeats, replicas
 
@@ -115,7 +118,7 @@ class ProgramPart:
                 lambda: {(worker,): one for worker, one in watch.seen.workers.items()}
             ),
             SCALING.of(lambda: read_saturation(context, watch.seen)),
-            DRAINS.of_each(lambda: read_drains(context, watch.seen)),
+            DRAINS.of_each(lambda: read_drains(context, watch.seen, self._alone_tokens())),
         )
         if (toucher := self.toucher) is not None:
             admin.sources.add(TOUCHES.of(toucher.figures))
@@ -125,12 +128,22 @@ class ProgramPart:
             self._mark_pods = marks(context, self._replicas, lambda: watch.seen, admin)
         return watch
 
+    def _alone_tokens(self) -> Mapping[WorkerId, float]:
+        return {} if self.warmer is None else self.warmer.alone_tokens
+
     def check(self, context: RoutingContext) -> None:
         """Give up what is reserved at workers that are gone, or that were started anew: their
-        caches are, and look at shorter prompts where engines keep prompts in slots. O(workers),
-        once a second.
+        caches are, and look at shorter prompts where engines keep prompts in slots. Warn of new
+        ones whose price is none. O(workers), once a second.
         """
         lives = {beat.worker: beat.epoch for beat in context.router.workers()}
+        for beat in context.router.workers():
+            if self._lives.get(beat.worker) != beat.epoch and read_price(beat.labels) is None:
+                context.log.warning(
+                    "price of a worker ignored: label it kvmesh/price/NUMBER",
+                    worker=beat.worker,
+                    labels=listed([one for one in beat.labels if one.startswith(PRICE)]),
+                )
         for worker, epoch in self._lives.items():
             if lives.get(worker) != epoch:
                 self.governor.removed(worker)

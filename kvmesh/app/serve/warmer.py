@@ -1,66 +1,53 @@
-"""Gives workers that join the prefixes that will be asked for: sends kept prompts, for one token.
-
-Prompts are kept in memory alone, as clients sent them, so each stays in its tenant's namespace.
-Those of requests that may not go to every worker are not kept.
+"""Gives workers that join the prefixes that will be asked for, and those that stay what only one
+that leaves keeps: sends kept prompts, for one token.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from kvmesh.actors.messages import RouterHeartbeat
-from kvmesh.app.serve.fetching import Fetching
-from kvmesh.app.serve.one_token import OneTokenRequests, SentPrompt, kept_size, sent_prompt
-from kvmesh.app.serve.routing_context import RoutingContext, target_of
+from kvmesh.app.serve.hand_over import HandOver
+from kvmesh.app.serve.prefix_sender import PrefixSender, SentFigures
+from kvmesh.app.serve.prompt_keeper import AT_ONCE, KeptPrompt, KeptRequest, PromptKeeper
+from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.blocks.hashing import Hashes
-from kvmesh.core.dispatch.dispatched import Dispatched
-from kvmesh.core.routing.decision import UNRESTRICTED, RouteRequest, Wished
-from kvmesh.core.warming.kept_prompts import Kept, KeptPrompts
+from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.warming.leaving import Losses
 from kvmesh.core.warming.newcomers import Allowance, Newcomers, WarmOptions
 from kvmesh.core.warming.plan import Candidate, WarmBounds, plan_prompts
 from kvmesh.tasks import Jobs, to_next
-from kvmesh.transport.http.forward.plan import Target
-from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 LOOK_S: Final = 0.25
-MOST_FRESH: Final = 128
-"""Prompts that wait to be looked at; of more only the first count, a sample of the traffic."""
-
-MOST_FRESH_BYTES: Final = 16 << 20
-AT_ONCE: Final = 16
-"""Prompts that are looked at between two turns of the event loop: a millisecond."""
+FORETOLD_S: Final = 15.0
+"""So old is what is foretold of losses, at most: it takes a look into the index for each prompt."""
 
 MOST_FAILED: Final = 3
 """A worker that fails so many in a row is sent no more."""
 
 
-class _Prompt(msgspec.Struct, frozen=True, gc=False):
-    sent: SentPrompt
-    model: str
-
-
 class WarmFigures(msgspec.Struct, frozen=True):
-    """Prompts and tokens that workers computed before they served, workers that are given some now,
-    what is kept for it.
+    """What workers computed before they served, and of what another one kept that left; workers
+    that are given some now, what is kept for it.
     """
 
-    sent: int
-    failed: int
-    tokens: int
+    warmed: SentFigures
+    handed_over: SentFigures
     waiting: int
     prompts: int
     prompt_bytes: int
 
 
 class Warmer:
-    """Sends a newcomer what `plan_prompts` finds worth most, one prompt at a time.
+    """Sends a newcomer what `plan_prompts` finds worth most, one prompt at a time, and has
+    prompts handed over (`leaving`).
 
-    One of the `replicas` does so: the one that leads. All keep newcomers out meanwhile.
+    One of the `replicas` warms: the one that leads. All keep newcomers out meanwhile, and all hand
+    over, each what it has sent.
+    `alone_tokens` are those expected to be asked for that one worker alone keeps, by worker.
     """
 
     def __init__(
@@ -70,43 +57,28 @@ class Warmer:
         replicas: Callable[[], Iterable[RouterHeartbeat]],
         pool: UpstreamPool,
     ) -> None:
-        self.kept = KeptPrompts[_Prompt]()
+        self.alone_tokens: Mapping[WorkerId, float] = {}
+        self.keeper = PromptKeeper(context)
+        self.keep = self.keeper.keep
         self.newcomers = Newcomers(options, context.scheduler)
         self.allowance = Allowance(options.share)
+        self._handing = PrefixSender(context, pool, Allowance(options.share), "hand-over")
+        self.leaving = HandOver(options, context, self.keeper, self._handing)
+        self._warming = PrefixSender(context, pool, self.allowance, "warm")
         self._options = options
         self._context = context
         self._replicas = replicas
-        self._requests = OneTokenRequests(pool, "warm")
-        self._fresh: deque[tuple[Wished, str, Hashes, Request, bytes]] = deque()
-        self._fresh_bytes = 0
         self._under_way: set[WorkerId] = set()
-        self._sent = self._failed = self._tokens = 0
-
-    def keep(self, one: Dispatched, asked: Request) -> None:
-        """Take a prompt that is sent; it is looked at later, so that a request is spared the calls.
-
-        Beyond what is looked at in time prompts are not taken: what is kept is a sample.
-        """
-        made, placed, body = one.made, one.placed, asked.body
-        if len(self._fresh) == MOST_FRESH or self._fresh_bytes + len(body) > MOST_FRESH_BYTES:
-            return
-        if made is not None:
-            self._fresh.append((made, made.model, made.hashes, asked, body))
-        elif placed is not None and placed.hashes is not None and one.wishes is not None:
-            self._fresh.append((one.wishes, placed.model, placed.hashes, asked, body))
-        else:
-            return
-        self._fresh_bytes += len(body)
+        self._foretold_s = 0.0
 
     def figures(self) -> WarmFigures:
         """Return the counts."""
         return WarmFigures(
-            sent=self._sent,
-            failed=self._failed,
-            tokens=self._tokens,
+            warmed=self._warming.figures(),
+            handed_over=self._handing.figures(),
             waiting=len(self.newcomers.waiting),
-            prompts=len(self.kept),
-            prompt_bytes=self.kept.size,
+            prompts=len(self.keeper.kept),
+            prompt_bytes=self.keeper.kept.size,
         )
 
     async def run(self) -> None:
@@ -116,26 +88,15 @@ class Warmer:
         try:
             while True:
                 await asyncio.sleep(to_next(LOOK_S))
-                while self.take_in(AT_ONCE):  # noqa: ASYNC110  others have their turn
+                while self.keeper.take_in(AT_ONCE):  # noqa: ASYNC110  others have their turn
                     await asyncio.sleep(0)
                 for worker in self.look():
                     jobs.start(self.warm(worker))
+                for worker in self.leaving.look(self._names()):
+                    jobs.start(self.leaving.hand_over(worker))
+                await self.foretell()
         finally:
             await jobs.close()
-
-    def take_in(self, most: int = MOST_FRESH) -> int:
-        """Look at prompts that were sent; return how many are left to be looked at."""
-        size, now = self._context.scheduler.options.block_size, self._context.clock()
-        for _ in range(min(most, len(self._fresh))):
-            wished, model, hashes, asked, body = self._fresh.popleft()
-            sent = sent_prompt(asked)
-            read = not (isinstance(wished, RouteRequest) and wished.estimated)
-            if sent is not None and read and wished.restriction() == UNRESTRICTED:
-                prompt = _Prompt(sent._replace(body=body), model)
-                self.kept.add(hashes, prompt, kept_size(body, hashes), size, now)
-        if not self._fresh:
-            self._fresh_bytes = 0
-        return len(self._fresh)
 
     def screen(self) -> None:
         """Leave newcomers out of the membership, beside those that its screens leave out."""
@@ -148,7 +109,7 @@ class Warmer:
         context, now = self._context, self._context.clock()
         replicas = [one for one in self._replicas() if not one.draining]
         self._earn(max(1, len(replicas)))
-        self.newcomers.armed = len(self.kept) > 0
+        self.newcomers.armed = len(self.keeper.kept) > 0
         self.newcomers.forget(context.asleep.workers)
         held = bool(context.gate.waiting or context.patience.waiting)
         self.newcomers.look(now, held=held)
@@ -166,72 +127,58 @@ class Warmer:
         self._context.log.info("worker warmed", worker=worker, tokens=tokens)
         self.newcomers.done(worker)
 
+    async def foretell(self) -> None:
+        """Sum anew what would be computed again if a worker left, unless that was done of late."""
+        context, now = self._context, self._context.clock()
+        if now - self._foretold_s < FORETOLD_S:
+            return
+        self._foretold_s = now
+        leaving = context.workers.membership.draining()
+        rates = self.keeper.kept.rates(now)
+        losses = Losses(rates, leaving, context.scheduler.options.block_size)
+        async for prompt, held in self.keeper.find_all():
+            losses.add(prompt, held)
+        self.alone_tokens = losses.tokens
+
+    def _names(self) -> list[str]:
+        """Return the replicas that do not drain, sorted; this one where none is known."""
+        names = sorted(one.router for one in self._replicas() if not one.draining)
+        return names or [self._context.router_id]
+
     async def _send_all(self, worker: WorkerId) -> int:
         failed = total = 0
         for prompt, tokens in await self._plan(worker):
-            beat = self._context.router.heartbeats.get(worker)
-            if beat is None or worker not in self.newcomers.waiting or failed == MOST_FAILED:
+            here = worker in self._context.router.heartbeats
+            if not here or worker not in self.newcomers.waiting or failed == MOST_FAILED:
                 break
-            target = self._fetched(target_of(beat), worker, prompt)
-            body = prompt.what.sent.body if target.body is None else target.body
-            computed = await self._requests.send(prompt.what.sent._replace(body=body), target)
-            if computed is None:
-                failed += 1
-                self._failed += 1
-                continue
-            failed = 0
-            computed = computed or tokens  # what an engine does not say counts as planned
-            self._sent += 1
-            self._tokens += computed
-            total += computed
-            self.allowance.spend(computed)
-            self._context.scheduler.overlaps.record(worker, prompt.hashes, self._context.clock())
+            computed = await self._warming.send(worker, prompt, tokens)
+            failed = failed + 1 if computed is None else 0
+            total += computed or 0
         return total
 
-    async def _plan(self, worker: WorkerId) -> list[tuple[Kept[_Prompt], int]]:
-        """Return what to send, of those prompts that the worker may be given; requests are served
-        meanwhile.
-        """
+    async def _plan(self, worker: WorkerId) -> list[tuple[KeptPrompt, int]]:
+        """Return what to send, of those prompts that the worker may be given."""
         context, scheduler = self._context, self._context.scheduler
         info, now = context.workers.info(worker), context.clock()
-        candidates: list[Candidate[_Prompt]] = []
-        for number, prompt in enumerate(tuple(self.kept.prompts())):
-            if not number % AT_ONCE:
-                await asyncio.sleep(0)
+        candidates: list[Candidate[KeptRequest]] = []
+        async for prompt, held in self.keeper.find_all():
             asked = RouteRequest("", prompt.hashes, 0, model=prompt.what.model)
             if asked.kept_from(worker, info) is None:
-                held = scheduler.overlaps.find(prompt.hashes, now).overlaps
-                here = held.pop(worker, 0)
-                candidates.append(Candidate(prompt, here, max(held.values(), default=0)))
+                elsewhere = max((n for one, n in held.items() if one != worker), default=0)
+                candidates.append(Candidate(prompt, held.get(worker, 0), elsewhere))
         size = scheduler.options.block_size
         room = int(self._options.fill * context.workers.capacity_blocks(worker)) * size
         bounds = WarmBounds(tokens=int(self.allowance.tokens), room=room)
         engines = 1 + len(context.workers.everyone(now))
-        return plan_prompts(self.kept.rates(now), candidates, engines, size, bounds)
-
-    def _fetched(self, target: Target, worker: WorkerId, prompt: Kept[_Prompt]) -> Target:
-        """Return a target that names whose cache the prompt is taken from, where that is sooner."""
-        context, now = self._context, self._context.clock()
-        if worker not in context.workers.fetchers:
-            return target
-        scheduler, size = context.scheduler, context.scheduler.options.block_size
-        asked = RouteRequest(
-            f"warm-{worker}-{self._sent + self._failed}",
-            prompt.hashes,
-            prompt.hashes.blocks * size,
-            model=prompt.what.model,
-            names_source=True,
-        )
-        found = scheduler.overlaps.find(prompt.hashes, now)
-        brought = scheduler.planner.plan(found, asked, size, now).get(worker)
-        fetching = Fetching(context.router.heartbeats, prompt.what.sent.body)
-        return fetching.name_source(target, brought, asked.request_id)
+        return plan_prompts(self.keeper.kept.rates(now), candidates, engines, size, bounds)
 
     def _earn(self, replicas: int) -> None:
         tokens, workers = self._context.routing.tokens, self._context.workers
         size = self._context.scheduler.options.block_size
         most = max(map(workers.capacity_blocks, workers.known), default=0) * size
-        self.allowance.earn(tokens.prompt - tokens.saved, replicas, most)
+        computed = tokens.prompt - tokens.saved
+        self.allowance.earn(computed, replicas, most)
+        self._handing.allowance.earn(computed, 1, most)
 
 
 def warmer_of(

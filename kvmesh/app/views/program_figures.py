@@ -56,11 +56,17 @@ TOUCHES: Final = Table[TouchFigures](
 )
 
 WARMED: Final = Table[WarmFigures](
-    Figure("counter", "kvmesh_warmed_tokens", lambda one: one.tokens,
+    Figure("counter", "kvmesh_warmed_tokens", lambda one: one.warmed.tokens,
            "Prompt tokens that workers computed before they served (--warm-share)."),
     Figure("counter", "kvmesh_warm_requests", lambda one: {
-               "done": one.sent, "failed": one.failed},
+               "done": one.warmed.sent, "failed": one.warmed.failed},
            "Prompts sent for one token to workers that do not serve yet.", ("how",)),
+    Figure("counter", "kvmesh_handed_over_tokens", lambda one: one.handed_over.tokens,
+           "Prompt tokens that workers computed since only one that leaves kept them"
+           " (--warm-share)."),
+    Figure("counter", "kvmesh_hand_over_requests", lambda one: {
+               "done": one.handed_over.sent, "failed": one.handed_over.failed},
+           "Prompts sent for one token since only a worker that leaves kept them.", ("how",)),
     Figure("gauge", "kvmesh_warming_workers", lambda one: one.waiting,
            "Workers that get no requests yet: they are given prefixes first."),
     Figure("gauge", "kvmesh_warm_prompt_bytes", lambda one: one.prompt_bytes,

@@ -10,11 +10,17 @@ from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.figure import Figure, Shown, Table
 from kvmesh.app.views.program_rows import Programs
 from kvmesh.core.blocks.events import WorkerId
-from kvmesh.core.insight.scaling import Saturation, WorkerUse, drain_costs, saturation
+from kvmesh.core.insight.scaling import (
+    Saturation,
+    WorkerUse,
+    drain_costs,
+    read_price,
+    saturation,
+)
 
 
 class Drain(msgspec.Struct, frozen=True):
-    """What taking one worker away would cost, s of prefill; `order` 1 is the cheapest."""
+    """What taking one worker away would cost, s of prefill by its price; `order` 1 is the first."""
 
     cost_s: float
     order: int
@@ -42,9 +48,19 @@ def read_saturation(context: RoutingContext, programs: Programs) -> Saturation:
     )
 
 
-def read_drains(context: RoutingContext, programs: Programs) -> Mapping[tuple[str, ...], Drain]:
-    """Return what each worker would cost to lose. O(workers log workers)."""
-    costs = drain_costs(read_workers(context, programs))
+def read_drains(
+    context: RoutingContext, programs: Programs, alone_tokens: Mapping[WorkerId, float]
+) -> Mapping[tuple[str, ...], Drain]:
+    """Return what each worker would cost to lose; `alone_tokens` are expected to be asked for and
+    kept by it alone. O(workers log workers).
+    """
+    uses = read_workers(context, programs)
+    costs = drain_costs(
+        [
+            msgspec.structs.replace(one, alone_tokens=alone_tokens.get(one.worker, 0.0))
+            for one in uses
+        ]
+    )
     return {
         (worker,): Drain(cost_s, number) for number, (worker, cost_s) in enumerate(costs.items(), 1)
     }
@@ -75,6 +91,7 @@ def _use(
         per_token_s=scheduler.speeds.ms_per_token(worker) / 1000.0,
         requests=max(load.running_requests, booked.active_requests),
         slots=load.total_slots,
+        price=read_price(beat.labels) or 0.0,
     )
 
 
@@ -103,7 +120,8 @@ SCALING: Final = Table[Saturation](
 DRAINS: Final = Table[Drain](
     Figure("gauge", "kvmesh_worker_drain_cost_seconds", lambda one: one.cost_s,
            "What taking a worker away now would cost the others: time to prefill again the contexts"
-           " that are expected back, and the prompts that wait there.",
+           " that are expected back, and the prompts that wait there; by its price against the mean"
+           " (label kvmesh/price/NUMBER).",
            shown=Shown("drain_cost_s", format="s")),
     Figure("gauge", "kvmesh_worker_drain_order", lambda one: one.order,
            "In which order to take workers away: 1 is the cheapest.",

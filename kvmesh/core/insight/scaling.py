@@ -1,10 +1,32 @@
 """How full the workers of a bucket are, how many it would take, and what each costs to lose."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 import msgspec
 
+from kvmesh.bounds import real_number
 from kvmesh.core.blocks.events import WorkerId
+
+PRICE: Final = "kvmesh/price/"
+"""What a label begins with that says what a worker's hardware costs, in any unit that all use."""
+
+LEAST_PRICE: Final = 1e-6
+MOST_PRICE: Final = 1e9
+
+
+def read_price(labels: Iterable[str]) -> float | None:
+    """Return the price that a worker's labels name, 0.0 where they name none.
+
+    None: one of them is no number of `LEAST_PRICE` to `MOST_PRICE`. Of several the first in order
+    counts.
+    """
+    prices = [
+        real_number(one.removeprefix(PRICE), LEAST_PRICE, MOST_PRICE)
+        for one in sorted(labels)
+        if one.startswith(PRICE)
+    ]
+    return None if None in prices else next(iter(prices), 0.0)
 
 
 class ScalingOptions(msgspec.Struct, frozen=True):
@@ -21,8 +43,9 @@ class WorkerUse(msgspec.Struct, frozen=True, kw_only=True):
     """One worker. Tokens are of KV cache, `capacity_tokens` 0: not known.
 
     `used_tokens` are those of requests that run there, `live_tokens` the contexts of live programs
-    that it keeps, `backlog_s` the predicted wait of a new request, `per_token_s` the time to
-    prefill a token. `requests` of at most `slots` run, 0: not told.
+    that it keeps, `alone_tokens` those expected to be asked for that no other worker keeps,
+    `backlog_s` the predicted wait of a new request, `per_token_s` the time to prefill a token.
+    `requests` of at most `slots` run, 0: not told. `price` is that of its hardware, 0: not told.
     """
 
     worker: WorkerId
@@ -30,10 +53,12 @@ class WorkerUse(msgspec.Struct, frozen=True, kw_only=True):
     capacity_tokens: int = 0
     used_tokens: int = 0
     live_tokens: int = 0
+    alone_tokens: float = 0.0
     backlog_s: float = 0.0
     per_token_s: float = 0.0
     requests: int = 0
     slots: int = 0
+    price: float = 0.0
 
 
 class Saturation(msgspec.Struct, frozen=True):
@@ -92,18 +117,26 @@ def saturation(
 
 
 def drain_costs(workers: Collection[WorkerUse]) -> Mapping[WorkerId, float]:
-    """Return what taking each worker away would cost the others, s of prefill; cheapest first.
+    """Return what taking each worker away would cost the others, s of prefill by what it saves;
+    cheapest first.
 
-    The contexts that come back are prefilled anew elsewhere: those of live programs, or of the
-    requests that run now where these are more, since a chat that nobody named comes back, too.
-    With them go the prompts in front of it. Where costs are equal, the worker with fewer requests
-    is first. O(workers log workers).
+    The contexts that come back are prefilled anew elsewhere: the most of those of live programs,
+    of the requests that run now, since a chat that nobody named comes back, too, and of what only
+    this worker keeps. They overlap, so the sum would count twice. With them go the prompts in front
+    of it. A worker saves its price against the mean price, 1 where none is known: of two that cost
+    the others as much, one of twice the price counts half. Where costs are equal, the worker with
+    fewer requests is first, then the dearer one. O(workers log workers).
     """
     known = [one.per_token_s for one in workers if one.per_token_s > 0.0]
     mean_s = sum(known) / len(known) if known else 0.0
-    cost = {
-        one.worker: mean_s * max(one.live_tokens, one.used_tokens) + one.backlog_s
-        for one in workers
-    }
-    order = sorted(workers, key=lambda one: (cost[one.worker], one.requests, one.worker))
+    prices = [one.price for one in workers if one.price > 0.0]
+    mean_price = sum(prices) / len(prices) if prices else 1.0
+    saved = {one.worker: (one.price or mean_price) / mean_price for one in workers}
+    cost: dict[WorkerId, float] = {}
+    for one in workers:
+        tokens = max(one.live_tokens, one.used_tokens, one.alone_tokens)
+        cost[one.worker] = (mean_s * tokens + one.backlog_s) / saved[one.worker]
+    order = sorted(
+        workers, key=lambda one: (cost[one.worker], one.requests, -saved[one.worker], one.worker)
+    )
     return {one.worker: cost[one.worker] for one in order}

@@ -181,6 +181,10 @@ class Membership:
             found.draining = draining
             self._usable_until = -NEVER
 
+    def draining(self) -> list[str]:
+        """Return the members that drain, sorted. O(members)."""
+        return [name for name, one in self._members.items() if one.draining]
+
     def readmit(self, member: str, epoch: int, now: float) -> Change:
         """Enter a member again that was given up and answers; it is silent until it is heard."""
         self._members[member] = _Member(epoch)

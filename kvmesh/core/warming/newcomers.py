@@ -18,11 +18,15 @@ EMPTY_SHARE: Final = 0.25
 
 
 class WarmOptions(msgspec.Struct, frozen=True):
-    """`share` of the fleet's prefill may go into newcomers' prefixes, 0: none is given any.
+    """`share` of the fleet's prefill may go into prefixes of newcomers, and into those that leave
+    with a worker; 0: none.
 
     A newcomer serves after `longest_s` at the latest, as soon as the backlog of all others of its
     models is longer than `crowded_ms`, and once its cache has not grown for `quiet_s`. At most
     `fill` of its cache is filled.
+
+    What a worker that leaves alone keeps is computed where the backlog is `idle_ms` at most, if it
+    saves `moved_rate` tokens a second for each that is computed.
     """
 
     share: float = 0.03
@@ -30,6 +34,8 @@ class WarmOptions(msgspec.Struct, frozen=True):
     crowded_ms: float = 200.0
     quiet_s: float = 1.5
     fill: float = 0.8
+    idle_ms: float = 20.0
+    moved_rate: float = 1.0 / 600.0
 
 
 class _Newcomer(msgspec.Struct, eq=False):

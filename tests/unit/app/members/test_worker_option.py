@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.app.members.worker_option import parse_workers
+from kvmesh.app.members.worker_option import parse_words, parse_workers
 from kvmesh.errors import ConfigError
 
 
@@ -62,5 +62,12 @@ def test_labels_and_taints_may_come_more_than_once() -> None:
 
     assert worker.labels == ("gpu:h100", "zone:a")
     assert worker.taints == ("batch",)
+    assert parse_words(["kvmesh/price/2.5"], "--label") == ("kvmesh/price/2.5",)
     with pytest.raises(ConfigError, match="'a b': use letters"):
         parse_workers(["http://h:1,label=a b"])
+
+
+@pytest.mark.parametrize("price", ["", "0", "-1", "nan", "inf", "1e999", "1e10", "dear"])
+def test_a_price_that_is_none_is_refused(price: str) -> None:
+    with pytest.raises(ConfigError, match=r"--label 'kvmesh/price/.*kvmesh/price/NUMBER, from"):
+        parse_words([f"kvmesh/price/{price}"], "--label")

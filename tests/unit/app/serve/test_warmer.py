@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
-from kvmesh.app.serve.warmer import MOST_FAILED, MOST_FRESH, MOST_FRESH_BYTES, Warmer, warmer_of
+from kvmesh.app.serve.prefix_sender import SentFigures
+from kvmesh.app.serve.prompt_keeper import MOST_FRESH, MOST_FRESH_BYTES
+from kvmesh.app.serve.warmer import MOST_FAILED, Warmer, warmer_of
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.dispatch.dispatched import Dispatched, as_read, at_once
@@ -66,7 +68,7 @@ class Warm:
             self.routing.now += 40.0
             for one, asked in self.asks:
                 self.warmer.keep(one, asked)
-            self.warmer.take_in()
+            self.warmer.keeper.take_in()
             self.warmer.look()
 
     def computed(self, tokens: int = HELD) -> None:
@@ -91,7 +93,7 @@ async def test_prompts_that_came_are_planned_for_who_joins() -> None:
     assert warm.warmer.look() == [W3]
     assert [tokens for _, tokens in await warm.warmer._plan(W3)] == [BLOCKS * 16] * 3
     figures = warm.warmer.figures()
-    assert (figures.prompts, figures.waiting, figures.tokens) == (3, 1, 0)
+    assert (figures.prompts, figures.waiting, figures.warmed.tokens) == (3, 1, 0)
     assert figures.prompt_bytes == 3 * (2 + 8 * BLOCKS + 512)
     await warm.pool.close()
 
@@ -112,7 +114,7 @@ async def test_what_may_not_go_everywhere_is_not_kept(unlike: dict[str, Any]) ->
     warm.keep(2, **unlike)
     warm.come()
 
-    assert not len(warm.warmer.kept)
+    assert not len(warm.warmer.keeper.kept)
     await warm.pool.close()
 
 
@@ -127,9 +129,9 @@ async def test_what_was_placed_at_once_is_kept_unless_it_asked_for_workers(
     one = at_once(placed, Wishes(**wished), None)
 
     warm.warmer.keep(one, Request("POST", CHAT.encode(), (), b"{}", CHAT))
-    warm.warmer.take_in()
+    warm.warmer.keeper.take_in()
 
-    assert [one.what.model for one in warm.warmer.kept.prompts()] == [placed.model] * kept
+    assert [one.what.model for one in warm.warmer.keeper.kept.prompts()] == [placed.model] * kept
     await warm.pool.close()
 
 
@@ -190,7 +192,7 @@ async def test_a_newcomer_computes_what_is_planned_and_serves() -> None:
 
     assert warm.context.workers.everyone(warm.routing.now) == (W1, W2, W3)
     figures = warm.warmer.figures()
-    assert (figures.sent, figures.failed, figures.tokens, figures.waiting) == (2, 0, 8, 0)
+    assert (figures.warmed, figures.waiting) == (SentFigures(2, 0, 8), 0)
     sent = [msgspec.json.decode(one.partition(b"\r\n\r\n")[2]) for one in asked]
     short = {"max_tokens": 1, "stream": False}
     assert {"model": "m", "messages": [], "cache_salt": "s", **short} in sent
@@ -209,7 +211,7 @@ async def test_an_engine_that_does_not_say_what_it_computed_is_taken_to_have_com
         await warm.warmer.warm(W3)
         await warm.pool.close()
 
-    assert warm.warmer.figures().tokens == BLOCKS * 16
+    assert warm.warmer.figures().warmed.tokens == BLOCKS * 16
 
 
 async def test_an_engine_that_fails_is_sent_no_more() -> None:
@@ -223,7 +225,7 @@ async def test_an_engine_that_fails_is_sent_no_more() -> None:
     await warm.warmer.warm(W3)
     await warm.pool.close()
 
-    assert warm.warmer.figures().failed == MOST_FAILED
+    assert warm.warmer.figures().warmed.failed == MOST_FAILED
     assert W3 in warm.context.workers.everyone(warm.routing.now)
 
 
@@ -238,7 +240,7 @@ async def test_one_that_left_is_sent_nothing() -> None:
     await warm.warmer.warm(W3)
     await warm.pool.close()
 
-    assert warm.warmer.figures().failed == 0
+    assert warm.warmer.figures().warmed.failed == 0
 
 
 @pytest.mark.integration
@@ -283,7 +285,7 @@ async def test_it_looks_for_ever_and_keeps_to_the_screen_there_was() -> None:
         assert membership.usable(warm.routing.now) == (W1,)
         warm.computed()
         warm.join()
-        while not warm.warmer.figures().sent:  # noqa: ASYNC110  nobody tells
+        while not warm.warmer.figures().warmed.sent:  # noqa: ASYNC110  nobody tells
             await asyncio.sleep(0.01)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -307,10 +309,10 @@ async def test_of_more_prompts_than_can_be_looked_at_the_first_count() -> None:
     for one, asked in warm.asks:
         warm.warmer.keep(one, asked)
 
-    assert warm.warmer.take_in(1) == MOST_FRESH - 1
-    assert warm.warmer.take_in() == 0
-    assert len(warm.warmer.kept) == MOST_FRESH
-    assert warm.warmer._fresh_bytes == 0
+    assert warm.warmer.keeper.take_in(1) == MOST_FRESH - 1
+    assert warm.warmer.keeper.take_in() == 0
+    assert len(warm.warmer.keeper.kept) == MOST_FRESH
+    assert warm.warmer.keeper._fresh_bytes == 0
     await warm.pool.close()
 
 
@@ -323,5 +325,5 @@ async def test_a_prompt_without_hashes_is_not_kept() -> None:
 
     warm.warmer.keep(one, Request("POST", CHAT.encode(), (), b"{}", CHAT))
 
-    assert not warm.warmer._fresh
+    assert not warm.warmer.keeper._fresh
     await warm.pool.close()

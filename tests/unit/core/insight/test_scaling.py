@@ -1,5 +1,6 @@
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from kvmesh.core.insight.scaling import (
     ScalingOptions,
     WorkerUse,
     drain_costs,
+    read_price,
     saturation,
 )
 
@@ -70,6 +72,8 @@ uses = st.builds(
     per_token_s=seconds,
     requests=st.integers(0, 1000),
     slots=st.integers(0, 1000),
+    alone_tokens=st.floats(0.0, 1e12),
+    price=st.one_of(st.just(0.0), st.floats(1e-6, 1e9)),
 )
 fleets = st.lists(uses, max_size=6, unique_by=lambda one: one.worker)
 
@@ -101,6 +105,55 @@ def test_the_cheapest_worker_to_lose_keeps_least_that_comes_back() -> None:
     assert list(costs) == ["idle", "new", "chats", "behind", "agents"]
     assert costs[WorkerId("chats")] == pytest.approx(5.0)
     assert costs[WorkerId("agents")] == pytest.approx(90.0)
+
+
+def test_an_engine_that_alone_keeps_what_is_asked_for_is_not_free() -> None:
+    workers = [
+        use("prefixes", alone_tokens=9000.0, per_token_s=0.001),
+        use("chats", used_tokens=5000, alone_tokens=2000.0, per_token_s=0.001),
+    ]
+
+    costs = drain_costs(workers)
+
+    assert costs == pytest.approx({"chats": 5.0, "prefixes": 9.0})
+
+
+def test_of_what_costs_as_much_to_lose_the_dearer_leaves_first() -> None:
+    workers = [
+        use("cheap", used_tokens=1000, per_token_s=0.001, price=1.0),
+        use("dear", used_tokens=1000, per_token_s=0.001, price=3.0),
+        use("untold", used_tokens=1000, per_token_s=0.001),
+        use("idle", price=1.0),
+        use("idle and dear", price=3.0),
+    ]
+
+    costs = drain_costs(workers)
+
+    assert list(costs) == ["idle and dear", "idle", "dear", "untold", "cheap"]
+    assert [costs[WorkerId(one)] for one in ("dear", "untold", "cheap")] == pytest.approx(
+        [2 / 3, 1.0, 2.0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "price"),
+    [
+        ([], 0.0),
+        (["gpu:h100", "kvmesh/price/2.5"], 2.5),
+        (["kvmesh/price/3", "kvmesh/price/2"], 2.0),
+        (["kvmesh/price/3", "kvmesh/price/nan"], None),
+        *((["kvmesh/price/" + text], None) for text in ("", "0", "-2", "inf", "1e999", "1e-7")),
+    ],
+)
+def test_a_price_is_a_label(labels: list[str], price: float | None) -> None:
+    assert read_price(labels) == price
+
+
+@given(fleets, st.floats(0.01, 100.0))
+def test_the_unit_of_prices_changes_nothing(workers: list[WorkerUse], unit: float) -> None:
+    others = [msgspec.structs.replace(one, price=one.price * unit) for one in workers]
+
+    assert drain_costs(others) == pytest.approx(dict(drain_costs(workers)))
 
 
 @given(fleets)

@@ -71,17 +71,6 @@ def test_a_newcomer_serves_when_the_others_are_full_or_its_time_is_over(
     assert simulated.joining.serves_s[simulated.engines[2].worker] - JOIN_S <= longest_s
 
 
-def test_an_engine_that_leaves_ends_what_it_has_and_gets_nothing_new() -> None:
-    options = msgspec.structs.replace(OPTIONS, joins=(), leaves=((2, JOIN_S),))
-
-    outcomes = fleet(families(400), options=options).run()
-
-    late = [one for one in outcomes if one.sent_ms >= JOIN_S * 1000.0]
-    assert {one.worker for one in late} == {"worker-0", "worker-1"}
-    assert any(one.worker == "worker-2" for one in outcomes)
-    assert not [one for one in outcomes if one.error]
-
-
 @pytest.mark.parametrize("joins", [((3, 1.0),), ((0, -1.0),), ((0, float("inf")),)])
 def test_only_engines_that_there_are_can_join(joins: tuple[tuple[int, float], ...]) -> None:
     with pytest.raises(ConfigError, match="joins or leaves at"):

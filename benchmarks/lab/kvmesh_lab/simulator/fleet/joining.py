@@ -1,4 +1,6 @@
-"""Engines that join and leave a running fleet, and what is given to whom before it serves."""
+"""Engines that join a running fleet, and what they are given before they serve; prompts are kept
+for those that leave, too.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,6 +12,7 @@ from kvmesh.core.warming.kept_prompts import Kept, KeptPrompts
 from kvmesh.core.warming.newcomers import Allowance, Newcomers, WarmOptions
 from kvmesh.core.warming.plan import Candidate, WarmBounds, plan_prompts
 from kvmesh_lab.simulator.fleet.engine import FleetEngine
+from kvmesh_lab.simulator.fleet.leaving import Fleet, Leaving
 from kvmesh_lab.simulator.fleet.options import FleetOptions
 from kvmesh_lab.simulator.fleet.replicas import At
 from kvmesh_lab.simulator.fleet.request import WARM, Errand, FleetRequest, Passage
@@ -22,12 +25,11 @@ _TOKEN_BYTES: Final = 4
 
 
 class Joining:
-    """Has the engines of `options.joins` be members from their time on, and drains those of
-    `options.leaves`. With `options.warm` routers
+    """Has the engines of `options.joins` be members from their time on. With `options.warm` routers
     keep prompts, and the first of them sends newcomers what is worth most, one at a time.
 
     `run` hands an engine a request that is no client's. `serves_s` is when each newcomer was let
-    in, `warmed_tokens` what they had computed before.
+    in, `warmed_tokens` what they had computed before. `leaving` are those of `options.leaves`.
     """
 
     def __init__(
@@ -47,7 +49,10 @@ class Joining:
         self._run = run
         self._warm = options.warm or WarmOptions(share=0.0)
         self._kept = KeptPrompts[FleetRequest]()
-        self._allowance = Allowance(self._warm.share)
+        self._keeps = options.warm is not None or options.hand_over is not None
+        self._allowance = Allowance((options.hand_over or self._warm).share)
+        self.leaving = Leaving(options, Fleet(routers, engines, at, run), self._kept)
+        self.leaving.allowance = self._allowance
         self._computed = 0
         self._queues: dict[WorkerId, list[FleetRequest]] = {}
         self._newcomers = [Newcomers(self._warm, one.scheduler) for one in routers]
@@ -57,14 +62,12 @@ class Joining:
             at(due_s, partial(self._join, number))
         for router, newcomers in zip(routers, self._newcomers, strict=True):
             router.scheduler.workers.membership.screens.append(newcomers.screen)
-        for number, due_s in options.leaves:
-            at(due_s, partial(self._leave, number))
-        if options.joins:
+        if options.joins or options.hand_over:
             at(LOOK_S, self._look)
 
     def sent(self, request: FleetRequest, now: float) -> None:
         """Keep a prompt that is sent."""
-        if self._warm.share and request.hashes:
+        if self._keeps and request.hashes:
             size = _TOKEN_BYTES * request.trace.input_tokens
             hashes = BlockHashes.of(request.hashes, self._size)
             self._kept.add(hashes, request, size, self._size, now)
@@ -75,6 +78,8 @@ class Joining:
         if passage.touch is not WARM:
             self._computed += computed
             return
+        if self.leaving.answered(passage, now):
+            return
         self.warmed_tokens += computed
         self._allowance.spend(computed)
         self._next(passage.engine, now)
@@ -83,11 +88,6 @@ class Joining:
         for router in self._routers:
             router.scheduler.workers.membership.add(self._engines[number].worker, now)
             router.scheduler.workers.everyone(now)
-
-    def _leave(self, number: int, now: float) -> None:
-        for router in self._routers:
-            worker, membership = self._engines[number].worker, router.scheduler.workers.membership
-            membership.observe(worker, membership.epoch(worker) or 0, now, draining=True)
 
     def _look(self, now: float) -> None:
         capacity = self._engines[0].model.pool.usable_blocks * self._size

@@ -72,8 +72,9 @@ class FleetOptions(msgspec.Struct, frozen=True):
     engines are reminded of contexts, None: never; with `turns`.
 
     `joins`: these engines are members from so many seconds on; `leaves`: these get nothing new from
-    then on. `warm`: how they are given prefixes
-    before they serve, None: they are not.
+    then on. `warm`: how newcomers are given prefixes before they serve, None: they are not.
+    `hand_over`: how others are given what only an engine keeps that leaves, in the `drain_s` that
+    it takes, None: they are not.
 
     All requests ask for `targets`; what hardly meets them is refused, by `slo`.
     """
@@ -114,6 +115,8 @@ class FleetOptions(msgspec.Struct, frozen=True):
     joins: tuple[tuple[int, float], ...] = ()
     leaves: tuple[tuple[int, float], ...] = ()
     warm: WarmOptions | None = None
+    hand_over: WarmOptions | None = None
+    drain_s: float = 30.0
 
     def __post_init__(self) -> None:
         """Check the options together. Raises `ConfigError`."""
