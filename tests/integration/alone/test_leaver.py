@@ -27,7 +27,8 @@ async def ask(client: httpx.AsyncClient, chat: int, turn: int) -> tuple[str, flo
     """Return who answered a turn of a conversation, and how much of the turn before was cached."""
     prompts = [f"Conversation {chat}. {LONG}" + "And then? " * turn for turn in (turn - 1, turn)]
     body = {"model": "mock", "max_tokens": 1, "prompt": prompts[1]}
-    answer = await client.post("/v1/completions", json=body)
+    headers = {"x-claude-code-session-id": f"agent-{chat}"}  # a program
+    answer = await client.post("/v1/completions", json=body, headers=headers)
     assert answer.status_code == 200, answer.text
     cached = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
     return answer.headers["x-kvmesh-worker"], cached / len(prompts[0])
