@@ -12,6 +12,7 @@ from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.core.cost.targets import Targets
+from kvmesh.settings.roles import WARM_SHARE
 from kvmesh_lab.mocker.model.lower_tiers import TierOptions
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.timing import parse_profile
@@ -19,6 +20,7 @@ from kvmesh_lab.replay.options import Words
 from kvmesh_lab.report.statistics import Slo
 from kvmesh_lab.simulator.fleet.faults import parse_fleet_faults, parse_slow_downs
 from kvmesh_lab.simulator.fleet.options import FleetOptions, PeerOptions
+from kvmesh_lab.simulator.fleet.timetable import Timetable, parse_timetable
 from kvmesh_lab.simulator.model_profiles import EngineSize, engine_size
 
 DEFAULT_LOADS: Final = (0.5, 0.9, 1.2, 1.5)
@@ -147,6 +149,14 @@ class SimulateOptions:
     NAME,coefficient=ms,… Default: that of the model profile."""
     engine_speeds: Numbers = (1.0,)
     """Speeds of the engines in turn, relative to the profile, e.g. 1,1,1,0.5."""
+    join: Words = ()
+    """[WHO@]SECONDS, repeatable: an engine, by its number from 0, is a member from that second of
+    the run on; without WHO the one of the highest number; e.g. 120, or 3@120,4@200."""
+    leave: Words = ()
+    """[WHO@]SECONDS, repeatable: an engine gets nothing new from that second on."""
+    warm_share: Numbers = (WARM_SHARE,)
+    """Share of the fleet's prefill that may go into prefixes for engines that join, before they
+    serve, under policies of mode kv; 0: none; 0,0.03 to compare both."""
     prefill_engines: int = 0
     """The first so many engines prefill for the others, which can do whole requests, too."""
     prefill_threshold: int = 256
@@ -225,6 +235,7 @@ class SimulateOptions:
         """Return the fleet for a trace of such blocks. Raises `ConfigError`."""
         block_size = self.block_size or trace_block_size
         size = self.size()
+        members = self.timetable()
         engine = EngineOptions(
             block_size=block_size,
             num_gpu_blocks=self.blocks or max(2, size.tokens // block_size),
@@ -264,7 +275,15 @@ class SimulateOptions:
             tells_lengths=self.tell_output_lengths,
             tells_final=self.tell_final,
             targets=Targets(self.slo_ttft_ms, self.slo_itl_ms) if self.tell_targets else None,
+            joins=members.joins,
+            leaves=members.leaves,
         )
+
+    def timetable(self) -> Timetable:
+        """Return which engines join and leave when. Raises `ConfigError`."""
+        if not (self.join or self.leave):
+            return Timetable(max(1, self.engines))
+        return parse_timetable(self.join, self.leave, self.engines, self.prefill_engines)
 
     def size(self) -> EngineSize:
         """Return what the profiles say of an engine. Raises `ConfigError`."""

@@ -1,5 +1,6 @@
 """Engines that join and leave a running fleet, and what is given to whom before it serves."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -27,7 +28,7 @@ class Joining:
     keep prompts, and the first of them sends newcomers what is worth most, one at a time.
 
     `run` hands an engine a request that is no client's. `serves_s` is when each newcomer was let
-    in, `warmed_tokens` what they had computed before.
+    in, `warmed_tokens` what each had computed before.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Joining:
         run: Callable[[Passage, float], None],
     ) -> None:
         self.serves_s: dict[WorkerId, float] = {}
-        self.warmed_tokens = 0
+        self.warmed_tokens = Counter[WorkerId]()
         self._size = options.engine.block_size
         self._routers = routers
         self._engines = engines
@@ -75,7 +76,7 @@ class Joining:
         if passage.touch is not WARM:
             self._computed += computed
             return
-        self.warmed_tokens += computed
+        self.warmed_tokens[self._engines[passage.engine].worker] += computed
         self._allowance.spend(computed)
         self._next(passage.engine, now)
 
