@@ -30,10 +30,12 @@ class WrongAnswerError(Exception):
 
 class Clients:
     """`count` clients of one front door; `wrong` says in words what must never happen: an answer
-    that is not what `truth` says, too.
+    that is not what `truth` says, too. Prompts are `longer` times as long as else.
     """
 
-    def __init__(self, url: str, rng: random.Random, truth: Truth, count: int = 6) -> None:
+    def __init__(
+        self, url: str, rng: random.Random, truth: Truth, count: int = 6, longer: int = 1
+    ) -> None:
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.doors_die = False
@@ -43,6 +45,7 @@ class Clients:
         self._rng = rng
         self._truth = truth
         self._count = count
+        self._longer = longer
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._http = httpx.AsyncClient(base_url=url, timeout=LONGEST_S)
@@ -87,7 +90,8 @@ class Clients:
         """Return a chat of one of a few families, whose members share a long beginning."""
         rng = self._rng
         family = rng.randrange(FAMILIES)
-        shared = f"Family {family} begins all its questions alike. " * (2 + 3 * family)
+        shared = f"Family {family} begins all its questions alike. "
+        shared *= (2 + 3 * family) * self._longer
         body: dict[str, Any] = {
             "model": MODEL,
             "max_tokens": MAX_TOKENS,

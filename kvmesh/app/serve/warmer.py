@@ -205,10 +205,18 @@ class Warmer:
                 here = held.pop(worker, 0)
                 candidates.append(Candidate(prompt, here, max(held.values(), default=0)))
         size = scheduler.options.block_size
-        room = int(self._options.fill * context.workers.capacity_blocks(worker)) * size
+        room = int(self._options.fill * self._blocks_of(worker)) * size
         bounds = WarmBounds(tokens=int(self.allowance.tokens), room=room)
         engines = 1 + len(context.workers.everyone(now))
         return plan_prompts(self.kept.rates(now), candidates, engines, size, bounds)
+
+    def _blocks_of(self, worker: WorkerId) -> int:
+        """Return the KV blocks of an engine; one that has just come may not have reported them yet,
+        and is taken for no larger than any other. 0 when nobody has.
+        """
+        workers = self._context.workers
+        others = filter(None, map(workers.capacity_blocks, workers.known))
+        return workers.capacity_blocks(worker) or min(others, default=0)
 
     def _fetched(self, target: Target, worker: WorkerId, prompt: Kept[_Prompt]) -> Target:
         """Return a target that names whose cache the prompt is taken from, where that is sooner."""
