@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import httpx
+import msgspec
 
 from tests.chaos.answers.truth import MODEL, StreamReader, Truth, WholeAnswer, read_whole
 
@@ -24,17 +25,32 @@ POISON = 422, "poison"
 """Engines killed one after the other look as if a request on both had done it."""
 
 
+class Prompts(msgspec.Struct, frozen=True):
+    """Beginnings of prompts: `longer` times as long as else; another `mark`, other ones."""
+
+    longer: int = 1
+    mark: str = ""
+
+
+PLAIN = Prompts()
+
+
 class WrongAnswerError(Exception):
     """The answer is neither whole nor an honest failure."""
 
 
 class Clients:
     """`count` clients of one front door; `wrong` says in words what must never happen: an answer
-    that is not what `truth` says, too. Prompts are `longer` times as long as else.
+    that is not what `truth` says, too.
     """
 
     def __init__(
-        self, url: str, rng: random.Random, truth: Truth, count: int = 6, longer: int = 1
+        self,
+        url: str,
+        rng: random.Random,
+        truth: Truth,
+        count: int = 6,
+        prompts: Prompts = PLAIN,
     ) -> None:
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[str] = []
@@ -45,7 +61,7 @@ class Clients:
         self._rng = rng
         self._truth = truth
         self._count = count
-        self._longer = longer
+        self._prompts = prompts
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._http = httpx.AsyncClient(base_url=url, timeout=LONGEST_S)
@@ -90,8 +106,8 @@ class Clients:
         """Return a chat of one of a few families, whose members share a long beginning."""
         rng = self._rng
         family = rng.randrange(FAMILIES)
-        shared = f"Family {family} begins all its questions alike. "
-        shared *= (2 + 3 * family) * self._longer
+        shared = f"Family {family}{self._prompts.mark} begins all its questions alike. "
+        shared *= (2 + 3 * family) * self._prompts.longer
         body: dict[str, Any] = {
             "model": MODEL,
             "max_tokens": MAX_TOKENS,

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from tests.chaos.answers.truth import Truth
-from tests.chaos.clients import Clients
+from tests.chaos.clients import PLAIN, Clients, Prompts
 from tests.chaos.mesh import ChaosMesh, MeshSize
 from tests.chaos.oracle import differences
 from tests.chaos.storm import KINDS, ROUTE_KINDS, Fault, Storm, draw_faults
@@ -81,11 +81,11 @@ class Rounds:
         happen: Callable[[Storm], Awaitable[None]],
         *,
         rest_s: float = 120.0,
-        longer: int = 1,
+        prompts: Prompts = PLAIN,
     ) -> str:
         """Have something happen under load, as `run` does; `happen` reports what to the storm."""
         self.seeds.append(seed)
-        clients = Clients(self.mesh.front.url, rng, self._truth, longer=longer)
+        clients = Clients(self.mesh.front.url, rng, self._truth, prompts=prompts)
         storm = Storm(self.mesh)
         clients.start()
         try:

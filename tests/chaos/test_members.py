@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.chaos.clients import Prompts
 from tests.chaos.mesh import ChaosMesh, MeshSize
 from tests.chaos.rounds import witnessed
 from tests.chaos.storm import Storm
@@ -20,7 +21,9 @@ SIZE = MeshSize(ranks=(1, 1, 1), blocks=6000, speedup=1.0, router_options=("--wa
 
 FILL_S = 6.0
 LONGER = 8
-"""Prompts below 256 tokens are not kept, and a warm cache takes long."""
+"""Prompts below 256 tokens are not kept. Each round has others, since what is cached everywhere
+earns no budget.
+"""
 
 LATEST_S = 40.0
 POLL_S = 0.03
@@ -106,7 +109,8 @@ async def play(mesh: ChaosMesh, seed: int, happening: Happening) -> None:
         async def happen(storm: Storm) -> None:
             await happening(mesh, seen, storm)
 
-        told = await rounds.play(seed, random.Random(seed), happen, rest_s=LATEST_S, longer=LONGER)
+        rng, prompts = random.Random(seed), Prompts(LONGER, f" of {happening.__name__} {seed}")
+        told = await rounds.play(seed, rng, happen, rest_s=LATEST_S, prompts=prompts)
         print(f"seed {seed}: {told}", *rounds.history, sep="\n  ")  # noqa: T201
         assert rounds.outcomes.keys() == {"whole"}, rounds.outcomes
 

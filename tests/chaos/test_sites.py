@@ -13,7 +13,7 @@ import pytest
 
 from kvmesh.errors import TransportError
 from tests.chaos.answers.truth import MODEL, Truth
-from tests.chaos.clients import Clients
+from tests.chaos.clients import Clients, Prompts
 from tests.chaos.oracle import disagreements, held_blocks, status_of
 from tests.chaos.process import MeshProcess, fixed_ports
 from tests.integration.support.two_sites import (
@@ -44,7 +44,9 @@ class Storm:
         self.where = Counter[tuple[str, str]]()
         self._truth = Truth(reference)
         self._clients = {
-            one.name: Clients(one.url, random.Random(seed + n), self._truth, count, longer=4)
+            one.name: Clients(
+                one.url, random.Random(seed + n), self._truth, count, Prompts(longer=4)
+            )
             for n, (one, count) in enumerate(((sites.a, 14), (sites.b, 3)))
         }
         self._stopping = False

@@ -28,6 +28,7 @@ from kvmesh_lab.simulator.comparison import Cell, measure
 from kvmesh_lab.simulator.load import spread
 from kvmesh_lab.simulator.membership import Changes, changes_of
 from kvmesh_lab.simulator.options import LONG_RUN, SimulateOptions
+from kvmesh_lab.simulator.sites.comparison import check_sites, made_up, simulate_sites
 from kvmesh_lab.simulator.slices import Setting, Simulator, find_settings, is_closed
 from kvmesh_lab.simulator.table import (
     capacity_table,
@@ -60,6 +61,10 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
     Raises `ConfigError` before anything is simulated.
     """
     check_simulation(options)
+    if options.sites != 1:
+        check_sites(options)
+        simulate_sites(options, None if made_up(options) else _load(options), console, shown)
+        return SimulationResult((), (), 0.0)
     files = _files(options)
     check_plots(files)
     trace = _load(options)

@@ -157,6 +157,14 @@ class SimulateOptions:
     warm_share: Numbers = (WARM_SHARE,)
     """Share of the fleet's prefill that may go into prefixes for engines that join, before they
     serve, under policies of mode kv; 0: none; 0,0.03 to compare both."""
+    sites: int = 1
+    """Sites, each of --engines: who serves a request where, at --rate, by three rules: nearest,
+    SkyWalker's, kvmesh's. TRACE `conversations` makes some up."""
+    site_rtt_ms: Numbers = (80.0,)
+    """Round trips between sites, ms: of each pair, e.g. 30,80,150 (first and second, first and
+    third, second and third), or one for all."""
+    site_load: Numbers = ()
+    """How many clients are near each site, as shares, e.g. 8,1,1; default: as many near each."""
     prefill_engines: int = 0
     """The first so many engines prefill for the others, which can do whole requests, too."""
     prefill_threshold: int = 256
