@@ -83,6 +83,20 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
         settings = find_settings(options, simulator, bars)
         check_times(simulator.fleet, simulator, settings)
         result = run_settings(options, simulator, settings, bars)
+    _show(options, simulator, result, console)
+    speed = len(trace.requests) * len(result.cells) / max(result.busy_s, 1e-9)
+    shown.print(f"simulated {speed:,.0f} requests/s of processor time", highlight=False)
+    _warn(simulator.formulas, console)
+    if not options.fail:
+        _warn_refused(result, console)
+    _write(result, files, console)
+    return result
+
+
+def _show(
+    options: SimulateOptions, simulator: Simulator, result: SimulationResult, console: Console
+) -> None:
+    """Print how the policies compare."""
     for _, report in result.reports if options.details else ():
         print_report(report, console)
     if not options.details:
@@ -92,13 +106,6 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
     for setting, report in result.reports:
         if any(run.summary.programs for run in report.runs):
             console.print(program_table(setting.name, report.runs))
-    speed = len(trace.requests) * len(result.cells) / max(result.busy_s, 1e-9)
-    shown.print(f"simulated {speed:,.0f} requests/s of processor time", highlight=False)
-    _warn(simulator.formulas, console)
-    if not options.fail:
-        _warn_refused(result, console)
-    _write(result, files, console)
-    return result
 
 
 def _warn(formulas: Formulas, console: Console) -> None:
