@@ -6,7 +6,6 @@ with and without prefixes given to it before it serves. Run as
 """
 
 import argparse
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,16 +15,9 @@ import msgspec
 from kvmesh.core.warming.newcomers import WarmOptions
 from kvmesh_lab.replay.options import ReplayOptions
 from kvmesh_lab.replay.plan import load_slice
-from kvmesh_lab.report.outcome import RequestOutcome, percentile
-from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
+from kvmesh_lab.simulator.membership import JoinSums
 from kvmesh_lab.simulator.options import SimulateOptions
 from kvmesh_lab.simulator.slices import Setting, Simulator
-
-FIRST_MS: Final = 60_000.0
-"""The newcomer's first minute of serving."""
-
-FELT_MS: Final = 75_000.0
-"""From the join on the fleet's first tokens are looked at for so long."""
 
 _HEAD: Final = (
     "| trace | requests/s | newcomer | waits s | warmed tokens | its hits | fleet's hits | ratio |"
@@ -34,66 +26,19 @@ _HEAD: Final = (
 )
 
 
-class Minute(msgspec.Struct):
-    """Sums over joins of one fleet: tokens of prompts and cached ones; first tokens, ms."""
-
-    own: int = 0
-    own_cached: int = 0
-    fleet: int = 0
-    fleet_cached: int = 0
-    computed: int = 0
-    waits_s: list[float] = []
-    warmed: list[int] = []
-    firsts: list[float] = []
-
-    def add(self, fleet: SimulatedFleet, number: int, join_s: float) -> None:
-        """Take in what became of one join."""
-        worker = fleet.engines[number].worker
-        serves_ms = fleet.joining.serves_s[worker] * 1000.0
-        self.waits_s.append(serves_ms / 1000.0 - join_s)
-        self.warmed.append(fleet.joining.warmed_tokens)
-        for one in sent(fleet.outcomes, serves_ms, FIRST_MS):
-            self.fleet += one.prompt_tokens
-            self.fleet_cached += one.cached_tokens
-            if one.worker == worker:
-                self.own += one.prompt_tokens
-                self.own_cached += one.cached_tokens
-        for one in sent(fleet.outcomes, join_s * 1000.0, FELT_MS):
-            self.computed += one.prompt_tokens - one.cached_tokens
-            self.firsts.append(one.ttft_ms or 0.0)
-
-    def row(self) -> str:
-        """Return the cells behind the newcomer's name."""
-        own, fleet = self.own_cached / max(1, self.own), self.fleet_cached / max(1, self.fleet)
-        firsts, joins = sorted(self.firsts), len(self.warmed)
-        ttfts = " | ".join(f"{percentile(firsts, share):,.0f}" for share in (0.5, 0.9, 0.99))
-        return (
-            f"{sum(self.waits_s) / joins:.1f} | {sum(self.warmed) // joins:,} | {own:.3f} | "
-            f"{fleet:.3f} | {own / max(fleet, 1e-9):.2f} | {ttfts} | "
-            f"{self.computed / joins / 1e6:.2f}"
-        )
-
-
-def sent(
-    outcomes: Iterable[RequestOutcome], from_ms: float, for_ms: float
-) -> Iterator[RequestOutcome]:
-    """Yield the requests that were sent within so long."""
-    return (one for one in outcomes if from_ms <= one.sent_ms < from_ms + for_ms)
-
-
-def play(options: SimulateOptions, rate: float, joins: int, share: float) -> Minute:
+def play(options: SimulateOptions, rate: float, joins: int, share: float) -> JoinSums:
     """Return what became of an engine that joins between 20 and 60 % of the run."""
     trace = load_slice(ReplayOptions(options.trace, requests=options.requests))
     simulator, number = Simulator(options, trace), options.engines - 1
     speedup = rate / simulator.recorded_rate
-    length_s, minute = len(trace.requests) / rate, Minute()
+    length_s, sums = len(trace.requests) / rate, JoinSums()
     for place in range(joins):
         join_s = length_s * (0.2 + 0.4 * (place + 0.5) / joins)
         warm = WarmOptions(share=share) if share else None
         fleet = msgspec.structs.replace(simulator.fleet, joins=((number, join_s),), warm=warm)
         played = simulator.play("kv", Setting("", speedup), lambda _: None, fleet)
-        minute.add(played, number, join_s)
-    return minute
+        sums.add(played, number, join_s)
+    return sums
 
 
 def main() -> None:
@@ -111,7 +56,8 @@ def main() -> None:
     for trace in asked.trace:
         for rate in map(float, asked.rate.split(",")):
             for name, share in (("cold", 0.0), ("warmed", asked.share)):
-                row = play(replace(options, trace=trace), rate, asked.joins, share).row()
+                sums = play(replace(options, trace=trace), rate, asked.joins, share)
+                row = " | ".join(sums.cells())
                 print(f"| {trace.name.split('.')[0]} | {rate:g} | {name} | {row} |", flush=True)
 
 

@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.fleet.bench_joining import sent
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.core.warming.newcomers import WarmOptions
@@ -22,6 +21,7 @@ from kvmesh_lab.report.outcome import percentile
 from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
 from kvmesh_lab.simulator.fleet.options import FleetOptions
 from kvmesh_lab.simulator.fleet.request import FleetRequest, make_requests
+from kvmesh_lab.simulator.membership import sent_within
 from kvmesh_lab.simulator.options import SimulateOptions
 from kvmesh_lab.simulator.slices import Simulator
 
@@ -50,9 +50,9 @@ class After(msgspec.Struct):
     def add(self, fleet: SimulatedFleet, leave_s: float, left: set[int]) -> None:
         """Take in what followed; `left`: the requests of which only the leaver had a prefix."""
         self.handed += fleet.joining.leaving.tokens
-        for one in sent(fleet.outcomes, leave_s * 1000.0, AFTER_MS):
+        for one in sent_within(fleet.outcomes, leave_s * 1000.0, AFTER_MS):
             self.computed += one.prompt_tokens - one.cached_tokens
-        for one in sent(fleet.outcomes, leave_s * 1000.0, FIRST_MS):
+        for one in sent_within(fleet.outcomes, leave_s * 1000.0, FIRST_MS):
             self.firsts.append(one.ttft_ms or 0.0)
             if one.index in left:
                 self.own += one.prompt_tokens

@@ -2,18 +2,16 @@
 
 import argparse
 from collections.abc import Sequence
-from statistics import median
 from typing import Final
 
-from benchmarks.sites.workload import Load, make_conversations
-from benchmarks.sites.world import Played, Rule, World, WorldOptions
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.timing import PROFILES
-from kvmesh_lab.report.outcome import percentile
 from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.sites.comparison import RULES, site_figures
+from kvmesh_lab.simulator.sites.workload import Load, make_conversations
+from kvmesh_lab.simulator.sites.world import Rule, World, WorldOptions
 
 RTT_MS: Final = ((0.0, 30.0, 80.0), (30.0, 0.0, 150.0), (80.0, 150.0, 0.0))
-RULES: Final[tuple[Rule, ...]] = ("nearest", "skywalker", "kvmesh")
 LOADS: Final = {"at ease": (1.0, 1.0, 1.0), "skewed": (4.5, 0.5, 0.5), "crowded": (6.0, 1.0, 1.0)}
 """Conversations a second that begin near each site: of two engines, which at 3 are just full."""
 
@@ -29,18 +27,13 @@ def play(rates: Sequence[float], rule: Rule, seed: int, seconds: float) -> World
 
 
 def row(world: World) -> str:
-    kept: list[Played] = [one for one in world.played if one.sent_s >= WARM_S]
-    ttfts = sorted(one.ttft_ms for one in kept)
-    away = sum(one.home != one.site for one in kept) / len(kept)
-    tokens = sum(one.prompt_tokens for one in kept)
-    hit = sum(one.cached_tokens for one in kept) / tokens
+    found = site_figures(world, WARM_S)
     share = world.bytes["digest"] / max(1, world.bytes["feed"])
-    p90 = percentile(ttfts, 0.9)
-    whys = dict(world.whys)
+    assert found.ttft is not None
     return (
-        f"{world.rule:10} n {len(kept):5} p50 {median(ttfts):7.0f} p90 {p90:8.0f} mean "
-        f"{sum(ttfts) / len(ttfts):7.0f} overseas {away:6.1%} hit {hit:5.1%} digest/feed "
-        f"{share:5.1%} {whys}"
+        f"{found.rule:10} n {found.turns:5} p50 {found.ttft.p50:7.0f} p90 {found.ttft.p90:8.0f} "
+        f"mean {found.ttft.mean:7.0f} overseas {found.away:6.1%} hit {found.hit_rate:5.1%} "
+        f"digest/feed {share:5.1%} {dict(world.whys)}"
     )
 
 

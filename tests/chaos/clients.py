@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import httpx
+import msgspec
 
 from tests.chaos.answers.truth import MODEL, StreamReader, Truth, WholeAnswer, read_whole
 
@@ -24,6 +25,16 @@ POISON = 422, "poison"
 """Engines killed one after the other look as if a request on both had done it."""
 
 
+class Prompts(msgspec.Struct, frozen=True):
+    """Beginnings of prompts: `longer` times as long as else; another `mark`, other ones."""
+
+    longer: int = 1
+    mark: str = ""
+
+
+PLAIN = Prompts()
+
+
 class WrongAnswerError(Exception):
     """The answer is neither whole nor an honest failure."""
 
@@ -33,7 +44,14 @@ class Clients:
     that is not what `truth` says, too.
     """
 
-    def __init__(self, url: str, rng: random.Random, truth: Truth, count: int = 6) -> None:
+    def __init__(
+        self,
+        url: str,
+        rng: random.Random,
+        truth: Truth,
+        count: int = 6,
+        prompts: Prompts = PLAIN,
+    ) -> None:
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.doors_die = False
@@ -43,6 +61,7 @@ class Clients:
         self._rng = rng
         self._truth = truth
         self._count = count
+        self._prompts = prompts
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._http = httpx.AsyncClient(base_url=url, timeout=LONGEST_S)
@@ -87,7 +106,8 @@ class Clients:
         """Return a chat of one of a few families, whose members share a long beginning."""
         rng = self._rng
         family = rng.randrange(FAMILIES)
-        shared = f"Family {family} begins all its questions alike. " * (2 + 3 * family)
+        shared = f"Family {family}{self._prompts.mark} begins all its questions alike. "
+        shared *= (2 + 3 * family) * self._prompts.longer
         body: dict[str, Any] = {
             "model": MODEL,
             "max_tokens": MAX_TOKENS,

@@ -34,6 +34,7 @@ class MeshSize(msgspec.Struct, frozen=True):
     speedup: float = 20.0
     snapshot_s: float = 3.0
     homes: tuple[int, ...] = ()
+    router_options: tuple[str, ...] = ()
 
 
 class ChaosMesh:
@@ -173,6 +174,7 @@ class ChaosMesh:
         arguments += ["--http-port", str(port), "--kv-cache-block-size", str(BLOCK_SIZE)]
         arguments += ["--stream-replicas", str(self.size.servers)]
         arguments += ["--snapshot-interval-s", str(self.size.snapshot_s)]
+        arguments += self.size.router_options
         return self._process(f"router-{number}", f"http://127.0.0.1:{port}", arguments)
 
     def _process(self, name: str, url: str, arguments: list[str]) -> MeshProcess:

@@ -7,6 +7,7 @@ import httpx
 from kvmesh.core.blocks.hashing import unpack_hashes
 from kvmesh.errors import TransportError
 from tests.chaos.mesh import ChaosMesh
+from tests.chaos.process import MeshProcess
 from tests.chaos.witness import Witness
 
 U64 = (1 << 64) - 1
@@ -15,17 +16,26 @@ U64 = (1 << 64) - 1
 async def differences(mesh: ChaosMesh, witness: Witness, client: httpx.AsyncClient) -> list[str]:
     """Return what is wrong with the mesh now; at rest, the empty list."""
     try:
-        truth = {worker: await _dump(mesh, worker, client) for worker in mesh.ranks}
-        statuses = {one.name: await _status(one.url, client) for one in mesh.routers}
+        truth = {worker: await held_blocks(*mesh.ranks[worker], client) for worker in mesh.ranks}
+        statuses = {one.name: await status_of(one.url, client) for one in mesh.routers}
         await witness.judge_claims()
     except (httpx.HTTPError, ValueError, TransportError) as error:
         return [f"somebody does not answer: {error!r}"]
-    found = witness.differences()
+    found = witness.differences() + disagreements(statuses, truth)
     for name, status in statuses.items():
-        found += [f"{name}: {what}" for what in _router(status, truth)]
         if status["mesh"]["applied_sequence"] != witness.position:
             applied = status["mesh"]["applied_sequence"]
             found.append(f"{name} applied {applied}, the journal ends at {witness.position}")
+    return found
+
+
+def disagreements(
+    statuses: dict[str, dict[str, Any]], truth: dict[str, tuple[int, ...]]
+) -> list[str]:
+    """Return in what the replicas of these names and statuses are wrong about workers, whose caches
+    hold such blocks, and disagree.
+    """
+    found = [f"{name}: {what}" for name, one in statuses.items() for what in _router(one, truth)]
     claims = {name: _claim(status) for name, status in statuses.items()}
     if len(set(claims.values())) > 1:
         found.append(f"replicas disagree on (stream, sequence, digest): {claims}")
@@ -74,12 +84,13 @@ def _claim(status: dict[str, Any]) -> tuple[str, int, str]:
     return mesh["created"], mesh["applied_sequence"], mesh["digest"]
 
 
-async def _dump(mesh: ChaosMesh, worker: str, client: httpx.AsyncClient) -> tuple[int, ...]:
-    engine, rank = mesh.ranks[worker]
+async def held_blocks(engine: MeshProcess, rank: int, client: httpx.AsyncClient) -> tuple[int, ...]:
+    """Return the hashes of what a rank of a simulated engine has in its cache."""
     answer = await client.get(f"{engine.url}/kvmesh/dump?rank={rank}")
     return unpack_hashes(answer.raise_for_status().content)
 
 
-async def _status(url: str, client: httpx.AsyncClient) -> dict[str, Any]:
+async def status_of(url: str, client: httpx.AsyncClient) -> dict[str, Any]:
+    """Return what a router says of itself."""
     status: dict[str, Any] = (await client.get(f"{url}/v1/status")).raise_for_status().json()
     return status

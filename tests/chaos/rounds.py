@@ -5,13 +5,13 @@ import contextlib
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import httpx
 
 from tests.chaos.answers.truth import Truth
-from tests.chaos.clients import Clients
+from tests.chaos.clients import PLAIN, Clients, Prompts
 from tests.chaos.mesh import ChaosMesh, MeshSize
 from tests.chaos.oracle import differences
 from tests.chaos.storm import KINDS, ROUTE_KINDS, Fault, Storm, draw_faults
@@ -56,6 +56,7 @@ class Rounds:
         self.mesh = mesh
         self.witness = witness
         self.seeds: list[int] = []
+        self.history: list[str] = []
         self.outcomes = Counter[str]()
         self._truth = Truth(mesh.reference.url)
 
@@ -68,15 +69,28 @@ class Rounds:
         Without a `plan` its faults are drawn from the seed, as the clients' requests are.
         """
         rng = random.Random(seed)
-        self.seeds.append(seed)
-        clients = Clients(self.mesh.front.url, rng, self._truth)
-        storm = Storm(self.mesh)
         kinds = (*KINDS, *ROUTE_KINDS) if self.mesh.size.servers > 1 else KINDS
         plan = plan or draw_faults(rng, 1 + seed % 4, STORM_S, kinds)
+        told = await self.play(seed, rng, lambda storm: storm.rage(plan), rest_s=rest_s)
+        return f"seed {seed}: {len(plan)} faults; {told}"
+
+    async def play(
+        self,
+        seed: int,
+        rng: random.Random,
+        happen: Callable[[Storm], Awaitable[None]],
+        *,
+        rest_s: float = 120.0,
+        prompts: Prompts = PLAIN,
+    ) -> str:
+        """Have something happen under load, as `run` does; `happen` reports what to the storm."""
+        self.seeds.append(seed)
+        clients = Clients(self.mesh.front.url, rng, self._truth, prompts=prompts)
+        storm = Storm(self.mesh)
         clients.start()
         try:
             await asyncio.sleep(0.5)
-            await storm.rage(plan)
+            await happen(storm)
             await self.mesh.heal()
             healed_s = time.monotonic()
             await clients.stop()
@@ -87,11 +101,12 @@ class Rounds:
         finally:
             await clients.close()
         self.outcomes += clients.outcomes
+        self.history = storm.history
         if wrong or clients.wrong:
             self._fail(storm, clients, wrong)
         outcomes = ", ".join(f"{count} {what}" for what, count in sorted(clients.outcomes.items()))
         return (
-            f"seed {seed}: {len(plan)} faults; agreed {agreed_s:.1f} s after healing; {outcomes}; "
+            f"agreed {agreed_s:.1f} s after healing; {outcomes}; "
             f"{self.witness.events} events, {self.witness.position} records"
         )
 

@@ -84,7 +84,7 @@ class Storm:
             return
         victims = self._victims(fault)
         how = "SIGSTOP" if fault.frozen else "SIGKILL"
-        self._report(f"{how} {', '.join(victim.name for victim in victims)} for {fault.lasts_s} s")
+        self.report(f"{how} {', '.join(victim.name for victim in victims)} for {fault.lasts_s} s")
         for victim in victims:
             strike: Callable[[], None] = victim.freeze if fault.frozen else victim.kill
             strike()
@@ -92,14 +92,14 @@ class Storm:
         for victim in victims:
             victim.thaw()
             victim.start()
-        self._report(f"{', '.join(victim.name for victim in victims)} goes on")
+        self.report(f"{', '.join(victim.name for victim in victims)} goes on")
 
     async def _strike_servers(self, fault: Fault, numbers: list[int]) -> None:
         servers = [self._mesh.servers[number] for number in numbers]
         names = f"nats-server {', '.join(map(str, numbers))}"
         leads = " (the stream's leader)" if fault.which < 0 and len(numbers) == 1 else ""
         how = "SIGSTOP" if fault.frozen else "SIGKILL"
-        self._report(f"{how} {names}{leads} for {fault.lasts_s} s")
+        self.report(f"{how} {names}{leads} for {fault.lasts_s} s")
         for server in servers:
             if fault.frozen:
                 server.freeze()
@@ -109,30 +109,30 @@ class Storm:
         for server in servers:
             server.thaw()
             await self._mesh.start_server(server)
-        self._report(f"{names} goes on")
+        self.report(f"{names} goes on")
 
     async def _strike_routes(self, fault: Fault) -> None:
         """Part servers, or slow down all that passes between them, for a while."""
         routes, count = self._mesh.routes, len(self._mesh.servers)
         if fault.kind in {"slow routes", "lossy routes"}:
-            self._report(f"{fault.kind} for {fault.lasts_s} s")
+            self.report(f"{fault.kind} for {fault.lasts_s} s")
             strike, amount = (
                 (routes.slow, SLOW_S) if fault.kind == "slow routes" else (routes.lose, LOSS)
             )
             strike(amount)
             await asyncio.sleep(fault.lasts_s)
             strike(0.0)
-            self._report(f"no more {fault.kind}")
+            self.report(f"no more {fault.kind}")
             return
         number = fault.which % count if fault.which >= 0 else await self._leader()
         others = [(number + 1) % count] if fault.kind == "route" else []
         what = f"n{number} from {f'n{others[0]}' if others else 'all others'}"
-        self._report(f"{'hold' if fault.frozen else 'cut'} {what} for {fault.lasts_s} s")
+        self.report(f"{'hold' if fault.frozen else 'cut'} {what} for {fault.lasts_s} s")
         part = routes.hold if fault.frozen else routes.cut
         part(number, others)
         await asyncio.sleep(fault.lasts_s)
         routes.heal(number, others)
-        self._report(f"healed: {what}")
+        self.report(f"healed: {what}")
 
     async def _leader(self) -> int:
         """Return the number of the server that leads the stream; 0 when nobody can tell."""
@@ -164,5 +164,6 @@ class Storm:
         }
         return victims[fault.kind]
 
-    def _report(self, what: str) -> None:
+    def report(self, what: str) -> None:
+        """Note what was done, and when."""
         self.history.append(f"{time.monotonic() - self._start_s:6.2f} s  {what}")

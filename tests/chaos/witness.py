@@ -121,8 +121,10 @@ class Witness:
         self.events += len(batch.events)
         key = last_token(record.subject), batch.epoch
         runs = self._ahead.setdefault(key, [])
-        if self._late:
-            self.stored.setdefault(key, batch.first_seq - 1)
+        if self._late and key not in self.stored:
+            self.stored[key] = before = batch.first_seq - 1
+            # When those were stored is not known any more.
+            self._claims = [one for one in self._claims if one.key != key or one.last > before]
         runs.append((batch.first_seq, batch.first_seq + len(batch.events) - 1))
         end = self.stored.get(key, 0)
         while fitting := [run for run in runs if run[0] <= end + 1]:

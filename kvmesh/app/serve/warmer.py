@@ -167,10 +167,18 @@ class Warmer:
                 elsewhere = max((n for one, n in held.items() if one != worker), default=0)
                 candidates.append(Candidate(prompt, held.get(worker, 0), elsewhere))
         size = scheduler.options.block_size
-        room = int(self._options.fill * context.workers.capacity_blocks(worker)) * size
+        room = int(self._options.fill * self._blocks_of(worker)) * size
         bounds = WarmBounds(tokens=int(self.allowance.tokens), room=room)
         engines = 1 + len(context.workers.everyone(now))
         return plan_prompts(self.keeper.kept.rates(now), candidates, engines, size, bounds)
+
+    def _blocks_of(self, worker: WorkerId) -> int:
+        """Return the KV blocks of an engine; one that has just come may not have reported them yet,
+        and is taken for no larger than any other. 0 when nobody has.
+        """
+        workers = self._context.workers
+        others = filter(None, map(workers.capacity_blocks, workers.known))
+        return workers.capacity_blocks(worker) or min(others, default=0)
 
     def _earn(self, replicas: int) -> None:
         tokens, workers = self._context.routing.tokens, self._context.workers

@@ -123,6 +123,8 @@ class Newcomers:
         self, worker: WorkerId, one: _Newcomer, others: Sequence[WorkerId], now: float
     ) -> bool:
         """Return whether a worker is to wait no longer; `others` serve meanwhile."""
+        if self._scheduler.sequences.loads(worker).booked_requests:
+            return True  # another replica has let it in, and its cache grows by requests
         waits_ms = (self._scheduler.wait_ms(name, now) for name in others)
         if min(waits_ms, default=inf) > self.options.crowded_ms:
             return True

@@ -10,6 +10,7 @@ from kvmesh.actors.messages import WorkerHeartbeat
 from kvmesh.actors.wire import Subjects, encode
 from kvmesh.app.ops.nats_server import NatsServer
 from kvmesh.core.blocks.events import Batch, Cleared, WorkerId, encode_batch
+from kvmesh.ports import Record
 from kvmesh.transport.nats.jetstream.journal import JournalOptions, NatsJournal
 from kvmesh.transport.nats.link.bus import NatsBus
 from tests.chaos.mesh import BUCKET
@@ -53,3 +54,20 @@ async def test_a_claim_older_than_the_record_that_makes_it_true_is_found(
     await witness.judge_claims()
 
     assert ("acknowledged" in "".join(witness.differences())) is not honest
+
+
+def test_claims_of_events_that_were_purged_before_it_came_are_not_judged() -> None:
+    witness = Witness()
+    witness.on_gap(1, 9)
+    for last_seq in (2, 4):
+        beat = WorkerHeartbeat(
+            worker=W, bucket=BUCKET, epoch=7, last_seq=last_seq, url="", models=(), block_size=16
+        )
+        witness._on_beat("", encode(beat))
+
+    witness.on_record(
+        Record(10, SUBJECTS.events(W), encode_batch(Batch(1, 7, 3, [Cleared(), Cleared()])))
+    )
+
+    assert [claim.last for claim, _ in witness._suspects] == [4]
+    assert not witness.differences()

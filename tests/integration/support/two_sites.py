@@ -81,17 +81,23 @@ class SiteLink:
 
 
 class Site:
-    """One site: an engine, its sidecar, a router and a meta-router, on a server of its own."""
+    """One site: an engine, its sidecar, routers and a meta-router, on a server of its own."""
 
     def __init__(
-        self, name: str, folder: Path, engine: Sequence[str], front: Sequence[str]
+        self,
+        name: str,
+        folder: Path,
+        engine: Sequence[str],
+        front: Sequence[str],
+        routers: int = 1,
     ) -> None:
         self.name = name
         self.folder = folder / name
         self.folder.mkdir(parents=True)
         self.engine_options = engine
         self.front_options = front
-        self.port, self.leaf_port, *self._ports = fixed_ports(6)
+        self.port, self.leaf_port, *self._ports = fixed_ports(5 + routers)
+        self.engine_url = f"http://127.0.0.1:{self._ports[0]}"
         self.server = NatsServer(self.folder / "store")
         self.processes: list[MeshProcess] = []
 
@@ -109,16 +115,15 @@ class Site:
         )
         await self.server.start()
         nats = ("--nats-url", self.server.url, "--namespace", self.name)
-        engine, events, replay, router = self._ports
-        url = f"http://127.0.0.1:{engine}"
+        engine, events, replay, *routers = self._ports
         feeds = ("--kv-events-port", str(events), "--kv-replay-port", str(replay))
         mocker = ("mocker", "--http-port", str(engine), *feeds, *self.engine_options)
         there = f"{peer}=http://127.0.0.1:{link.port}"
         sites = ("--site", self.name, "--peer-site", there)
         self.processes = [
             self._process("engine", engine, *mocker),
-            self._process("sidecar", 0, "worker", "--engine-url", url, *nats),
-            self._process("router", router, "router", *door(router), *nats),
+            self._process("sidecar", 0, "worker", "--engine-url", self.engine_url, *nats),
+            *(self._process("router", one, "router", *door(one), *nats) for one in routers),
             self._process(
                 "front",
                 self.port,
@@ -133,8 +138,12 @@ class Site:
             one.start()
 
     def _process(self, name: str, port: int, *arguments: str) -> MeshProcess:
-        log = self.folder / f"{name}.log"
+        log = self.folder / f"{name}-{port}.log"
         return MeshProcess(name, f"http://127.0.0.1:{port}", arguments, log)
+
+    def named(self, name: str) -> list[MeshProcess]:
+        """Return its processes of that name."""
+        return [one for one in self.processes if one.name == name]
 
     def kill(self) -> None:
         """Have all of it die at once."""
@@ -152,9 +161,14 @@ class TwoSites:
     """Sites a and b; b joins a's server as a leaf. `doors` are the ways to each site."""
 
     def __init__(
-        self, folder: Path, delay_s: float, engine: Sequence[str], front: Sequence[str]
+        self,
+        folder: Path,
+        delay_s: float,
+        engine: Sequence[str],
+        front: Sequence[str],
+        routers: int = 1,
     ) -> None:
-        self.a, self.b = (Site(name, folder, engine, front) for name in ("a", "b"))
+        self.a, self.b = (Site(name, folder, engine, front, routers) for name in ("a", "b"))
         self.leaf = SiteLink(self.a.leaf_port, delay_s)
         self.doors = {one.name: SiteLink(one.port, delay_s) for one in (self.a, self.b)}
 
@@ -187,10 +201,16 @@ class TwoSites:
 
 @contextlib.asynccontextmanager
 async def two_sites(
-    folder: Path, *engine: str, front: Sequence[str] = (), delay_s: float = 0.02
+    folder: Path,
+    *engine: str,
+    front: Sequence[str] = (),
+    delay_s: float = 0.02,
+    routers: int = 1,
 ) -> AsyncIterator[TwoSites]:
-    """Run two sites with a round trip of twice `delay_s`; `front`: options of meta-routers."""
-    sites = TwoSites(folder, delay_s, engine, front)
+    """Run two sites of so many routers each, with a round trip of twice `delay_s`; `front`: options
+    of meta-routers.
+    """
+    sites = TwoSites(folder, delay_s, engine, front, routers)
     try:
         await sites.start()
         yield sites

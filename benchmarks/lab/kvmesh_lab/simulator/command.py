@@ -22,12 +22,19 @@ from kvmesh_lab.report.statistics import ReplayReport, ReplayRun, summarize
 from kvmesh_lab.report.table import print_report
 from kvmesh_lab.simulator.bars import Bars, draw_bars
 from kvmesh_lab.simulator.capacity import Capacity, find_capacity
-from kvmesh_lab.simulator.checks import check_simulation
+from kvmesh_lab.simulator.checks import check_simulation, check_times
 from kvmesh_lab.simulator.comparison import Cell, measure
 from kvmesh_lab.simulator.load import spread
+from kvmesh_lab.simulator.membership import Changes, changes_of
 from kvmesh_lab.simulator.options import LONG_RUN, SimulateOptions
+from kvmesh_lab.simulator.sites.comparison import check_sites, made_up, simulate_sites
 from kvmesh_lab.simulator.slices import Setting, Simulator, find_settings, is_closed
-from kvmesh_lab.simulator.table import capacity_table, print_comparison, program_table
+from kvmesh_lab.simulator.table import (
+    capacity_table,
+    print_changes,
+    print_comparison,
+    program_table,
+)
 from kvmesh_lab.simulator.tune import split_slice, tune_policy
 from kvmesh_lab.traces.trace import infinite_cache_hit_rate
 
@@ -36,13 +43,15 @@ class SimulationResult(msgspec.Struct, frozen=True):
     """What was found: a report per setting, and the comparison's cells.
 
     `capacities`: what was searched instead with --capacity. `busy_s` is the processor time all of
-    it took, without finding the settings.
+    it took, without finding the settings. `changes`: what each run felt of engines that joined and
+    left.
     """
 
     reports: tuple[tuple[Setting, ReplayReport], ...]
     cells: tuple[Cell, ...]
     busy_s: float
     capacities: tuple[Capacity, ...] = ()
+    changes: tuple[Changes, ...] = ()
 
 
 def simulate(options: SimulateOptions, console: Console, shown: Console) -> SimulationResult:
@@ -51,6 +60,10 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
     Raises `ConfigError` before anything is simulated.
     """
     check_simulation(options)
+    if options.sites != 1:
+        check_sites(options)
+        simulate_sites(options, None if made_up(options) else _load(options), console, shown)
+        return SimulationResult((), (), 0.0)
     files = _files(options)
     check_plots(files)
     trace = _load(options)
@@ -67,15 +80,9 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
             ]
             return _deliver_capacities(options, simulator, capacities, console)
         settings = find_settings(options, simulator, bars)
+        check_times(simulator.fleet, simulator, settings)
         result = run_settings(options, simulator, settings, bars)
-    for _, report in result.reports if options.details else ():
-        print_report(report, console)
-    if not options.details:
-        _print_facts(result.reports[0][1], simulator, console)
-    print_comparison(result.cells, console, faulty=bool(options.fail))
-    for setting, report in result.reports:
-        if any(run.summary.programs for run in report.runs):
-            console.print(program_table(setting.name, report.runs))
+    _show(options, simulator, result, console)
     speed = len(trace.requests) * len(result.cells) / max(result.busy_s, 1e-9)
     shown.print(f"simulated {speed:,.0f} requests/s of processor time", highlight=False)
     _warn(simulator.formulas, console)
@@ -83,6 +90,21 @@ def simulate(options: SimulateOptions, console: Console, shown: Console) -> Simu
         _warn_refused(result, console)
     _write(result, files, console)
     return result
+
+
+def _show(
+    options: SimulateOptions, simulator: Simulator, result: SimulationResult, console: Console
+) -> None:
+    """Print how the policies compare."""
+    for _, report in result.reports if options.details else ():
+        print_report(report, console)
+    if not options.details:
+        _print_facts(result.reports[0][1], simulator, console)
+    print_comparison(result.cells, console, faulty=bool(options.fail))
+    print_changes(result.changes, console)
+    for setting, report in result.reports:
+        if any(run.summary.programs for run in report.runs):
+            console.print(program_table(setting.name, report.runs))
 
 
 def _warn(formulas: Formulas, console: Console) -> None:
@@ -138,6 +160,7 @@ def run_settings(
     programs = program_facts(trace)
     reports: list[tuple[Setting, ReplayReport]] = []
     cells: list[Cell] = []
+    changes: list[Changes] = []
     busy_s = 0.0
     for setting in settings:
         runs: list[ReplayRun] = []
@@ -153,8 +176,9 @@ def run_settings(
             cells.append(
                 measure(setting.name, variant.name, summary, fleet.outcomes, busy, fleet.retried)
             )
+            changes.append(changes_of(setting.name, variant.name, fleet))
         reports.append((setting, _report(options, simulator, setting, runs)))
-    return SimulationResult(tuple(reports), tuple(cells), busy_s)
+    return SimulationResult(tuple(reports), tuple(cells), busy_s, changes=tuple(changes))
 
 
 def _report(
@@ -203,6 +227,8 @@ def describe_simulation(
         "seed": str(options.seed),
         "kvmesh": VERSION,
     }
+    if members := options.timetable().words():
+        facts["members"] = members
     if options.fail:
         flapping = f", flapping {options.flap} s" if options.flap else ""
         facts["faults"] = (

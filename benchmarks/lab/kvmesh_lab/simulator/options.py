@@ -12,6 +12,7 @@ from kvmesh.core.admission.ledger import DEFAULT_QUANTUM
 from kvmesh.core.admission.queue import QueueFairness, QueuePolicy
 from kvmesh.core.cost.catalogue import Formulas
 from kvmesh.core.cost.targets import Targets
+from kvmesh.settings.roles import WARM_SHARE
 from kvmesh_lab.mocker.model.lower_tiers import TierOptions
 from kvmesh_lab.mocker.model.options import EngineOptions
 from kvmesh_lab.mocker.model.timing import parse_profile
@@ -19,6 +20,7 @@ from kvmesh_lab.replay.options import ReplayOptions, Words
 from kvmesh_lab.report.statistics import Slo
 from kvmesh_lab.simulator.fleet.faults import parse_fleet_faults, parse_slow_downs
 from kvmesh_lab.simulator.fleet.options import FleetOptions, PeerOptions
+from kvmesh_lab.simulator.fleet.timetable import Timetable, parse_timetable
 from kvmesh_lab.simulator.model_profiles import EngineSize, engine_size
 
 DEFAULT_LOADS: Final = (0.5, 0.9, 1.2, 1.5)
@@ -147,6 +149,23 @@ class SimulateOptions:
     NAME,coefficient=ms,… Default: that of the model profile."""
     engine_speeds: Numbers = (1.0,)
     """Speeds of the engines in turn, relative to the profile, e.g. 1,1,1,0.5."""
+    join: Words = ()
+    """[WHO@]SECONDS, repeatable: an engine, by its number from 0, is a member from that second of
+    the run on; without WHO the one of the highest number; e.g. 120, or 3@120,4@200."""
+    leave: Words = ()
+    """[WHO@]SECONDS, repeatable: an engine gets nothing new from that second on."""
+    warm_share: Numbers = (WARM_SHARE,)
+    """Share of the fleet's prefill that may go into prefixes for engines that join, before they
+    serve, and into those that only one that leaves keeps, under policies of mode kv; 0: none;
+    0,0.03 to compare both."""
+    sites: int = 1
+    """Sites, each of --engines: who serves a request where, at --rate, by three rules: nearest,
+    SkyWalker's, kvmesh's. TRACE `conversations` makes some up."""
+    site_rtt_ms: Numbers = (80.0,)
+    """Round trips between sites, ms: of each pair, e.g. 30,80,150 (first and second, first and
+    third, second and third), or one for all."""
+    site_load: Numbers = ()
+    """How many clients are near each site, as shares, e.g. 8,1,1; default: as many near each."""
     prefill_engines: int = 0
     """The first so many engines prefill for the others, which can do whole requests, too."""
     prefill_threshold: int = 256
@@ -241,6 +260,7 @@ class SimulateOptions:
         """Return the fleet for a trace of such blocks. Raises `ConfigError`."""
         block_size = self.block_size or trace_block_size
         size = self.size()
+        members = self.timetable()
         engine = EngineOptions(
             block_size=block_size,
             num_gpu_blocks=self.blocks or max(2, size.tokens // block_size),
@@ -280,7 +300,15 @@ class SimulateOptions:
             tells_lengths=self.tell_output_lengths,
             tells_final=self.tell_final,
             targets=Targets(self.slo_ttft_ms, self.slo_itl_ms) if self.tell_targets else None,
+            joins=members.joins,
+            leaves=members.leaves,
         )
+
+    def timetable(self) -> Timetable:
+        """Return which engines join and leave when. Raises `ConfigError`."""
+        if not (self.join or self.leave):
+            return Timetable(max(1, self.engines))
+        return parse_timetable(self.join, self.leave, self.engines, self.prefill_engines)
 
     def size(self) -> EngineSize:
         """Return what the profiles say of an engine. Raises `ConfigError`."""

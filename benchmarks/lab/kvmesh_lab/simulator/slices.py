@@ -8,6 +8,7 @@ import msgspec
 from kvmesh.core.programs.held import GovernorOptions
 from kvmesh.core.programs.touch import TouchOptions
 from kvmesh.core.routing.policy import parse_policy
+from kvmesh.core.warming.newcomers import WarmOptions
 from kvmesh_lab.replay.plan import TraceSlice
 from kvmesh_lab.simulator.bars import Bars, Watch
 from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
@@ -54,19 +55,36 @@ class Simulator:
         )
 
     def variants(self) -> tuple[Variant, ...]:
-        """Return the policies to compare, those of mode kv as `program_turns` says."""
+        """Return the policies to compare: those of mode kv as `program_turns` says, and where
+        engines join or leave also `warm_share`.
+        """
         found: list[Variant] = []
         governor = GovernorOptions()
         touches = TouchOptions() if self._options.re_touch else None
         governed = msgspec.structs.replace(self.fleet, turns=governor, touches=touches)
         for policy in self._options.policy:
-            turns = self._options.program_turns if policy.partition(":")[0] == "kv" else ("off",)
+            turns = self._options.program_turns if _is_kv(policy) else ("off",)
             for turn in turns:
                 if turn == "on":
-                    found.append(Variant(f"{policy}+turns", policy, governed))
+                    found += self._warmed(Variant(f"{policy}+turns", policy, governed))
                 else:
-                    found.append(Variant(policy, policy, self.fleet))
+                    found += self._warmed(Variant(policy, policy, self.fleet))
         return tuple(found)
+
+    def _warmed(self, variant: Variant) -> list[Variant]:
+        """Return a policy under each share of the prefill that goes into prefixes for engines that
+        join, and into those that only one that leaves keeps.
+        """
+        if not ((self.fleet.joins or self.fleet.leaves) and _is_kv(variant.policy)):
+            return [variant]
+        found: list[Variant] = []
+        shares = self._options.warm_share
+        for share in shares:
+            name = f"{variant.name}+warm={share:g}" if len(shares) > 1 else variant.name
+            warm = WarmOptions(share=share) if share else None
+            fleet = msgspec.structs.replace(variant.fleet, warm=warm, hand_over=warm)
+            found.append(Variant(name, variant.policy, fleet))
+        return found
 
     @property
     def recorded_rate(self) -> float:
@@ -77,6 +95,13 @@ class Simulator:
         requests = self.trace.requests
         arrivals = [one.timestamp_ms for one in requests if one.delay_ms is None]
         return len(requests) / max(max(arrivals, default=0.0) / 1000.0, 0.001)
+
+    def last_sent_s(self, setting: Setting) -> float | None:
+        """Return when the last request is sent; None where that depends on answers."""
+        requests = self.trace.requests
+        if setting.live or any(one.delay_ms is not None for one in requests):
+            return None
+        return max(one.timestamp_ms for one in requests) / 1000.0 / setting.speedup
 
     def alone_ttfts_ms(self) -> list[float]:
         """Return the TTFTs below which no routing gets."""
@@ -101,8 +126,10 @@ class Simulator:
         return simulated
 
     def saturation_speedup(self, watch: Watch) -> float:
-        """Return the speedup at which round robin saturates with one router and no fault."""
-        alone = msgspec.structs.replace(self.fleet, routers=1, faults=())
+        """Return the speedup at which round robin saturates with one router and no fault, all
+        engines there from begin to end.
+        """
+        alone = msgspec.structs.replace(self.fleet, routers=1, faults=(), joins=(), leaves=())
 
         def backlog_at(speedup: float) -> float:
             return backlog_share(
@@ -111,6 +138,10 @@ class Simulator:
 
         allowed = largest_backlog(len(self._requests), self.fleet.engines)
         return find_saturation(backlog_at, 1.0, allowed)
+
+
+def _is_kv(policy: str) -> bool:
+    return policy.partition(":")[0] == "kv"
 
 
 def is_closed(options: SimulateOptions, trace: TraceSlice) -> bool:

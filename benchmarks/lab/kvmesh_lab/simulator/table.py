@@ -11,6 +11,7 @@ from kvmesh_lab.report.outcome import Distribution, distribution
 from kvmesh_lab.report.statistics import ReplayRun
 from kvmesh_lab.simulator.capacity import Capacity
 from kvmesh_lab.simulator.comparison import Cell, PolicyVerdict, compare, ratio
+from kvmesh_lab.simulator.membership import JOIN_HEAD, LEAVE_HEAD, Changes
 
 EVEN: Final = 0.02
 """Ratios nearer to 1 than this are no difference."""
@@ -52,6 +53,25 @@ def setting_table(setting: str, cells: Sequence[Cell], *, faulty: bool) -> Table
             *_ends(cell, faulty=faulty),
         )
     return table
+
+
+def print_changes(found: Sequence[Changes], console: Console) -> None:
+    """Print, for each setting, what runs felt of engines that joined and of those that left."""
+    joined = "engines that join (hits: first 60 s; TTFT: 75 s)"
+    left = "engines that leave (tokens prefilled, a minute each)"
+    for setting in dict.fromkeys(one.setting for one in found):
+        ones = [one for one in found if one.setting == setting]
+        for title, head, rows in (
+            (joined, JOIN_HEAD, [(one.policy, row) for one in ones for row in one.joins]),
+            (left, LEAVE_HEAD, [(one.policy, row) for one in ones for row in one.leaves]),
+        ):
+            table = _table(f"{setting}: {title}")
+            for name in ("who", *head):
+                _add_figures(table, name)
+            for policy, row in rows:
+                table.add_row(policy, *row)
+            if rows:
+                console.print(table)
 
 
 def program_table(setting: str, runs: Sequence[ReplayRun]) -> Table:

@@ -75,10 +75,10 @@ class Warm:
         """Have requests computed so many tokens, of which a share may be spent."""
         self.warmer.allowance.earn(tokens, 1, tokens)
 
-    def join(self) -> None:
+    def join(self, blocks: int = 10_000) -> None:
         membership, workers = self.routing.scheduler.workers.membership, self.context.workers
         membership.add(W3, self.routing.now)
-        workers.report(W3, LoadReport(total_blocks=10_000))
+        workers.report(W3, LoadReport(total_blocks=blocks))
         workers.everyone(self.routing.now)
 
 
@@ -145,6 +145,25 @@ async def test_no_prompt_is_sent_to_who_does_not_serve_its_model() -> None:
     warm.join()
 
     assert [one.what.model for one, _ in await warm.warmer._plan(W3)] == ["m"]
+    await warm.pool.close()
+
+
+async def test_an_engine_that_has_not_reported_its_size_is_taken_for_the_smallest() -> None:
+    warm = Warm()
+    for which in range(2, 5):
+        warm.keep(which)
+    warm.come()
+    warm.computed()
+    warm.join(blocks=0)
+    assert len(await warm.warmer._plan(W3)) == 3
+
+    warm.context.workers.report(W2, LoadReport(total_blocks=2 * BLOCKS))
+    assert len(await warm.warmer._plan(W3)) == 1
+
+    for worker in (W1, W2):
+        warm.context.workers.report(worker, LoadReport(total_blocks=0))
+        warm.context.workers.describe(worker, WorkerInfo())
+    assert await warm.warmer._plan(W3) == []
     await warm.pool.close()
 
 

@@ -89,6 +89,19 @@ def test_it_waits_no_longer_than_its_cache_grows(fleet: Fleet) -> None:
     assert W3 not in fleet.newcomers.waiting
 
 
+def test_a_newcomer_that_another_replica_lets_in_waits_no_longer(fleet: Fleet) -> None:
+    fleet.usable()
+    fleet.look()
+    fleet.scheduler.sequences.correct(W3, 1, 10, 100)
+    fleet.look()
+    assert W3 in fleet.newcomers.waiting, "what the engine reports may be its warming"
+
+    fleet.scheduler.sequences.add("theirs", W3, Demand(900, 900), fleet.now, owner="r2")
+    fleet.look()
+
+    assert fleet.usable() == (W1, W2, W3)
+
+
 def test_it_waits_no_longer_than_the_longest(fleet: Fleet) -> None:
     fleet.usable()
     for step in range(11):

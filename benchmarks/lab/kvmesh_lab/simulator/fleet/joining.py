@@ -2,6 +2,7 @@
 for those that leave, too.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -29,7 +30,7 @@ class Joining:
     keep prompts, and the first of them sends newcomers what is worth most, one at a time.
 
     `run` hands an engine a request that is no client's. `serves_s` is when each newcomer was let
-    in, `warmed_tokens` what they had computed before. `leaving` are those of `options.leaves`.
+    in, `warmed_tokens` what each had computed before. `leaving` are those of `options.leaves`.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Joining:
         run: Callable[[Passage, float], None],
     ) -> None:
         self.serves_s: dict[WorkerId, float] = {}
-        self.warmed_tokens = 0
+        self.warmed_tokens = Counter[WorkerId]()
         self._size = options.engine.block_size
         self._routers = routers
         self._engines = engines
@@ -80,7 +81,7 @@ class Joining:
             return
         if self.leaving.answered(passage, now):
             return
-        self.warmed_tokens += computed
+        self.warmed_tokens[self._engines[passage.engine].worker] += computed
         self._allowance.spend(computed)
         self._next(passage.engine, now)
 

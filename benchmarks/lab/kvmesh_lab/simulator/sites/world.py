@@ -8,21 +8,21 @@ from typing import Final, Literal
 
 import msgspec
 
-from benchmarks.sites.workload import Conversation, Turn
-from kvmesh.core.buckets.spill import CHARS_PER_TOKEN, BucketHeat, BucketLoad
+from kvmesh.core.buckets.spill import BucketHeat, BucketLoad
 from kvmesh.core.cost.selection import Random
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.sites.hot_beginnings import HotBeginnings
 from kvmesh.core.sites.site_price import network_ms
-from kvmesh.core.sites.sites import SiteRequest, Sites
+from kvmesh.core.sites.sites import Sites
 from kvmesh_lab.simulator.fleet.agenda import Agenda
 from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
 from kvmesh_lab.simulator.fleet.options import FleetOptions
+from kvmesh_lab.simulator.sites.workload import Conversation, Turn
 
 Rule = Literal["nearest", "skywalker", "kvmesh"]
 Action = Callable[[float], None]
 
-NAMES: Final = ("a", "b", "c")
+NAMES: Final = "abcdefgh"
 BEAT_S: Final = 1.0
 PROBE_S: Final = 0.1
 """SkyWalker's balancers probe their replicas and each other so often."""
@@ -35,13 +35,14 @@ BYTES_AN_EVENT_BLOCK: Final = 10
 
 
 class WorldOptions(msgspec.Struct, frozen=True):
-    """The engines of each site, the round trips between sites, ms, and the bytes a second that a
-    digest may take.
+    """The engines of each site, the round trips between sites, ms, the bytes a second that a
+    digest may take, and how the routers of a site choose an engine.
     """
 
     fleet: FleetOptions
     rtt_ms: Sequence[Sequence[float]]
     digest_bytes: int = 512
+    policy: RouterOptions = RouterOptions()
 
 
 class Played(msgspec.Struct, frozen=True):
@@ -75,9 +76,9 @@ class World:
         self.played: list[Played] = []
         self.whys = Counter[str]()
         self.bytes = Counter[str]()
-        rng: Random = random.Random(seed)
+        rng: Random = random.Random(seed)  # noqa: S311  a simulation, not a secret
         self.fleets = [
-            SimulatedFleet(options.fleet, RouterOptions(), (), rng) for _ in options.rtt_ms
+            SimulatedFleet(options.fleet, options.policy, (), rng) for _ in options.rtt_ms
         ]
         self._names = NAMES[: len(self.fleets)]
         self._agenda = Agenda[Action]()
@@ -126,7 +127,9 @@ class World:
                 )
             )  # fmt: skip
             self.bytes["feed"] += (
-                BYTES_AN_EVENT_BLOCK * (outcome.prompt_tokens - outcome.cached_tokens) // 16
+                BYTES_AN_EVENT_BLOCK
+                * (outcome.prompt_tokens - outcome.cached_tokens)
+                // self.options.fleet.engine.block_size
             )
             if way.predicted_ms:
                 self._sites[way.turn.home].first_token(
@@ -149,10 +152,8 @@ class World:
                 self._choose(way, now)
 
     def _choose(self, way: _Way, now: float) -> None:
-        turn, home = way.turn, way.turn.home
+        asked, home = way.turn.asked, way.turn.home
         sites = self._sites[home]
-        chars = turn.request.trace.input_tokens * CHARS_PER_TOKEN
-        asked = SiteRequest("m", chars, turn.beginnings, turn.ends)
         choice = sites.choose(asked, now)
         site = self._names[home] if choice is None else choice.site
         way.predicted_ms = sites.predict_ms(asked, site, now)
@@ -165,21 +166,19 @@ class World:
         home, index = way.turn.home, way.turn.request.trace.index
         self._ways[index] = way
         if site == home:
-            self._hot[home].note(way.turn.beginnings, now)
+            self._hot[home].note(way.turn.asked.beginnings, now)
             self.fleets[site].send_at(now, way.turn.request)
             return
         rtt_ms = self.options.rtt_ms[home][site]
-        sent = way.turn.request.trace.input_tokens * CHARS_PER_TOKEN
-        after_s = (network_ms(rtt_ms, sent) - rtt_ms / 2) / 1000.0
+        sent_chars = way.turn.asked.prompt_chars
+        after_s = (network_ms(rtt_ms, sent_chars) - rtt_ms / 2) / 1000.0
         self.fleets[site].send_at(now + after_s, way.turn.request)
         self._agenda.enter(now + after_s, partial(self._arrived, way))
 
     def _arrived(self, way: _Way, now: float) -> None:
         """Have the other site's own door remember what it got."""
-        turn, site = way.turn, way.site
-        self._hot[site].note(turn.beginnings, now)
-        chars = turn.request.trace.input_tokens * CHARS_PER_TOKEN
-        asked = SiteRequest("m", chars, turn.beginnings, turn.ends)
+        asked, site = way.turn.asked, way.site
+        self._hot[site].note(asked.beginnings, now)
         self._sites[site].note(asked, self._names[site], now)
 
     def _beat(self, place: int, now: float) -> None:
@@ -244,15 +243,15 @@ class World:
 
     def _held(self, site: int, way: _Way) -> int:
         got = self._got[site]
-        return max((one.chars for one in way.turn.beginnings if one.key in got), default=0) + (
-            1 << 20 if any(key in got for key in way.turn.ends[1:]) else 0
-        )
+        asked = way.turn.asked
+        begun = max((one.chars for one in asked.beginnings if one.key in got), default=0)
+        return begun + (1 << 20 if any(key in got for key in asked.ends[1:]) else 0)
 
     def _remember(self, site: int, way: _Way) -> None:
         got = self._got[site]
-        for one in way.turn.beginnings:
+        for one in way.turn.asked.beginnings:
             got[one.key] = one.chars
-        got[way.turn.ends[0]] = 1
+        got[way.turn.asked.ends[0]] = 1
 
     def _probe(self, place: int, now: float) -> None:
         self._push(place, now)

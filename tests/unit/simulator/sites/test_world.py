@@ -2,9 +2,10 @@
 
 import pytest
 
-from benchmarks.sites.bench_sites import RTT_MS, RULES, play, row
-from benchmarks.sites.workload import Load, make_conversations
-from benchmarks.sites.world import Rule
+from benchmarks.sites.bench_sites import RTT_MS, play, row
+from kvmesh_lab.simulator.sites.comparison import RULES
+from kvmesh_lab.simulator.sites.workload import Load, make_conversations
+from kvmesh_lab.simulator.sites.world import Rule
 
 
 @pytest.mark.parametrize("rule", RULES)

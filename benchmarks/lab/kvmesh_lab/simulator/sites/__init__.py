@@ -1,0 +1,1 @@
+"""Several fleets with a network between them: who serves a request where, by several rules."""
