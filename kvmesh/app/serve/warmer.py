@@ -19,7 +19,7 @@ from kvmesh.core.blocks.events import HASH_BYTES, WorkerId
 from kvmesh.core.blocks.hashing import Hashes
 from kvmesh.core.dispatch.dispatched import Dispatched
 from kvmesh.core.routing.decision import UNRESTRICTED, RouteRequest, Wished
-from kvmesh.core.warming.kept_prompts import Kept, KeptPrompts
+from kvmesh.core.warming.kept_prompts import Kept, KeptPrompts, Sent
 from kvmesh.core.warming.newcomers import Allowance, Newcomers, WarmOptions
 from kvmesh.core.warming.plan import Candidate, WarmBounds, plan_prompts
 from kvmesh.tasks import Jobs, to_next
@@ -28,10 +28,12 @@ from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 LOOK_S: Final = 0.25
-MOST_FRESH: Final = 128
-"""Prompts that wait to be looked at; of more only the first count, a sample of the traffic."""
+MOST_FRESH: Final = 256
+"""Prompts that wait to be looked at; of more only the first count, a sample of the traffic. No
+tenant has more of them, nor of their bytes, than there is room left.
+"""
 
-MOST_FRESH_BYTES: Final = 16 << 20
+MOST_FRESH_BYTES: Final = 32 << 20
 AT_ONCE: Final = 16
 """Prompts that are looked at between two turns of the event loop: a millisecond."""
 
@@ -62,7 +64,8 @@ class WarmFigures(msgspec.Struct, frozen=True):
 class Warmer:
     """Sends a newcomer what `plan_prompts` finds worth most, one prompt at a time.
 
-    One replica does so: that of the least name among `replicas`. All keep newcomers out meanwhile.
+    One replica does so: of those `replicas` that keep prompts the one that runs longest. All keep
+    newcomers out meanwhile.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Warmer:
         self._requests = OneTokenRequests(pool, "warm")
         self._fresh: deque[tuple[Wished, str, Hashes, Request, bytes]] = deque()
         self._fresh_bytes = 0
+        self._fresh_of: dict[str, tuple[int, int]] = {}
         self._under_way: set[WorkerId] = set()
         self._sent = self._failed = self._tokens = 0
 
@@ -89,14 +93,23 @@ class Warmer:
 
         Beyond what is looked at in time prompts are not taken: what is kept is a sample.
         """
-        made, placed, body = one.made, one.placed, asked.body
-        if len(self._fresh) == MOST_FRESH or self._fresh_bytes + len(body) > MOST_FRESH_BYTES:
+        made, placed, size = one.made, one.placed, len(asked.body)
+        wished: Wished | None = one.wishes if made is None else made
+        if wished is None or size > self.kept.options.most_bytes_each:
+            return
+        count, held = self._fresh_of.get(wished.tenant, (0, 0))
+        if count >= MOST_FRESH - len(self._fresh):
+            return
+        if held + size > MOST_FRESH_BYTES - self._fresh_bytes:
             return
         if made is not None:
-            self._fresh.append((made, made.model, made.hashes, asked, body))
-        elif placed is not None and placed.hashes is not None and one.wishes is not None:
-            self._fresh.append((one.wishes, placed.model, placed.hashes, asked, body))
-        self._fresh_bytes += len(body)
+            self._fresh.append((made, made.model, made.hashes, asked, asked.body))
+        elif placed is not None and placed.hashes is not None:
+            self._fresh.append((wished, placed.model, placed.hashes, asked, asked.body))
+        else:
+            return
+        self._fresh_bytes += size
+        self._fresh_of[wished.tenant] = count + 1, held + size
 
     def figures(self) -> WarmFigures:
         """Return the counts."""
@@ -116,8 +129,10 @@ class Warmer:
         try:
             while True:
                 await asyncio.sleep(to_next(LOOK_S))
-                while self.take_in(AT_ONCE):  # noqa: ASYNC110  others have their turn
-                    await asyncio.sleep(0)
+                for _ in range(0, MOST_FRESH, AT_ONCE):  # not for ever: more may come all the time
+                    if not self.take_in(AT_ONCE):
+                        break
+                    await asyncio.sleep(0)  # others have their turn
                 for worker in self.look():
                     jobs.start(self.warm(worker))
         finally:
@@ -133,9 +148,10 @@ class Warmer:
             if sent is not None and read and wished.restriction() == UNRESTRICTED:
                 held = len(body) + HASH_BYTES * hashes.blocks + _OVERHEAD
                 prompt = _Prompt(sent._replace(body=body), model)
-                self.kept.add(hashes, prompt, held, size, now)
+                self.kept.add(hashes, Sent(prompt, held, wished.tenant), size, now)
         if not self._fresh:
             self._fresh_bytes = 0
+            self._fresh_of.clear()
         return len(self._fresh)
 
     def screen(self) -> None:
@@ -147,15 +163,25 @@ class Warmer:
     def look(self) -> list[WorkerId]:
         """Return who is to be warmed by this replica from now on."""
         context, now = self._context, self._context.clock()
-        replicas = [one.router for one in self._replicas() if not one.draining]
+        context.router.kept_prompts = len(self.kept)
+        replicas = [one for one in self._replicas() if not one.draining]
         self._earn(max(1, len(replicas)))
         self.newcomers.armed = len(self.kept) > 0
         self.newcomers.forget(context.asleep.workers)
+        self.newcomers.forget(context.workers.membership.unready())
+        first = min(replicas, key=_precedence, default=None)
+        self.newcomers.sends = first is None or first.router == context.router_id
         held = bool(context.gate.waiting or context.patience.waiting)
+        before = self.newcomers.grown_blocks
         self.newcomers.look(now, held=held)
-        if min(replicas, default=context.router_id) != context.router_id:
+        if not self.newcomers.sends:
+            # Who sends next, where the one that sends now leaves, has spent what that one did.
+            grown = self.newcomers.grown_blocks - before
+            self.allowance.spend(grown * context.scheduler.options.block_size)
             return []
-        return [one for one in self.newcomers.waiting if one not in self._under_way]
+        waiting, size_of = self.newcomers.waiting, context.workers.capacity_blocks
+        # Over NATS a worker is there before its first report of what it holds.
+        return [one for one in waiting if one not in self._under_way and size_of(one)]
 
     async def warm(self, worker: WorkerId) -> None:
         """Have a worker compute what it will be asked for, as long as it is kept out for that."""
@@ -233,6 +259,11 @@ class Warmer:
         size = self._context.scheduler.options.block_size
         most = max(map(workers.capacity_blocks, workers.known), default=0) * size
         self.allowance.earn(tokens.prompt - tokens.saved, replicas, most)
+
+
+def _precedence(replica: RouterHeartbeat) -> tuple[bool, int, str]:
+    """Return by what replicas stand in line to send: who runs longest knows and may spend most."""
+    return not replica.prompts, replica.epoch, replica.router
 
 
 def warmer_of(

@@ -56,7 +56,7 @@ class Allowance:
         self.tokens = min(float(most), self.tokens + self._share * fresh * replicas)
 
     def spend(self, tokens: int) -> None:
-        """Note that so many were computed."""
+        """Note that so many were computed, for whichever replica."""
         self.tokens -= tokens
 
 
@@ -66,11 +66,14 @@ class Newcomers:
     `screen` keeps each incarnation of a worker back when its membership first asks; `look` lets
     those in that are not to wait, or no longer. Every replica does so by itself, and hears by a
     newcomer's events whether another one still sends it prefixes. `armed`: there are some to give.
+    `sends`: this replica does. `grown_blocks`: by how many the caches of all newcomers grew while
+    they waited.
     """
 
     def __init__(self, options: WarmOptions, scheduler: Scheduler) -> None:
         self.options = options
-        self.armed = False
+        self.armed = self.sends = False
+        self.grown_blocks = 0
         self.waiting: dict[WorkerId, _Newcomer] = {}
         self._scheduler = scheduler
         self._known: dict[str, int | None] = {}
@@ -88,11 +91,11 @@ class Newcomers:
                 self.waiting[WorkerId(name)] = _Newcomer()
         return WARMING if name in self.waiting else ""
 
-    def forget(self, workers: Iterable[WorkerId]) -> None:
-        """Judge these workers anew when they are next there: their engines sleep."""
+    def forget(self, workers: Iterable[str]) -> None:
+        """Judge these workers anew when they are next there: their engines sleep, or are down."""
         for worker in workers:
             self._known.pop(worker, None)
-            self.waiting.pop(worker, None)
+            self.waiting.pop(WorkerId(worker), None)
 
     def done(self, worker: WorkerId) -> None:
         """Let a worker in: it has all that it is to be given."""
@@ -120,12 +123,15 @@ class Newcomers:
         waits_ms = (self._scheduler.wait_ms(name, now) for name in others)
         if min(waits_ms, default=inf) > self.options.crowded_ms:
             return True
+        if not self.sends and self._scheduler.sequences.loads(worker).booked_requests:
+            return True  # whoever sends has let it in
         (cached,) = self._scheduler.overlaps.cached_blocks((worker,))
         if one.began_s < 0.0:
-            one.began_s = one.grown_s = now
+            one.began_s, one.grown_s, one.cached = now, now, cached
             if self._is_full(worker, others):
                 return True
         if cached > one.cached:
+            self.grown_blocks += cached - one.cached
             one.grown_s, one.cached = now, cached
         late = now - one.began_s >= self.options.longest_s
         return late or now - one.grown_s >= self.options.quiet_s

@@ -203,3 +203,25 @@ def test_a_share_of_what_requests_had_computed_may_be_spent() -> None:
     assert allowance.tokens == 10_000.0
     allowance.earn(5, 2, 10_000)  # counters begin anew
     assert allowance.tokens == 10_000.0
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_one_that_the_sender_has_let_in_is_let_in(fleet: Fleet, sends: bool) -> None:
+    fleet.usable()
+    fleet.look()
+    fleet.newcomers.sends = sends
+    fleet.scheduler.sequences.add("a", W3, Demand(100, 100), fleet.now)
+
+    fleet.look()
+
+    assert (W3 in fleet.usable()) is not sends
+
+
+def test_it_counts_what_newcomers_were_given(fleet: Fleet) -> None:
+    fleet.cache(W3, 5)
+    fleet.usable()
+    fleet.look()
+    fleet.cache(W3, 30)
+    fleet.look()
+
+    assert fleet.newcomers.grown_blocks == 25

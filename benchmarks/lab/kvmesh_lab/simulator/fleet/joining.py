@@ -6,7 +6,7 @@ from typing import Final
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.warming.kept_prompts import Kept, KeptPrompts
+from kvmesh.core.warming.kept_prompts import Kept, KeptPrompts, Sent
 from kvmesh.core.warming.newcomers import Allowance, Newcomers, WarmOptions
 from kvmesh.core.warming.plan import Candidate, WarmBounds, plan_prompts
 from kvmesh_lab.simulator.fleet.engine import FleetEngine
@@ -67,7 +67,7 @@ class Joining:
         if self._warm.share and request.hashes:
             size = _TOKEN_BYTES * request.trace.input_tokens
             hashes = BlockHashes.of(request.hashes, self._size)
-            self._kept.add(hashes, request, size, self._size, now)
+            self._kept.add(hashes, Sent(request, size), self._size, now)
 
     def answered(self, passage: Passage, now: float) -> None:
         """Note how much an engine computed; the next one of what it is given follows."""
