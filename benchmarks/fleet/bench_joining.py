@@ -2,7 +2,8 @@
 
 For each trace and rate: a fleet in virtual time that an engine joins, at several times of the run,
 with and without prefixes given to it before it serves. Run as
-`python -m benchmarks.fleet.bench_joining --trace A.jsonl.gz --rate 8,12`.
+`python -m benchmarks.fleet.bench_joining --trace A.jsonl.gz --rate 8,12`; `--trace` may also name
+a generated workload of `benchmarks.quality.workloads`.
 """
 
 import argparse
@@ -13,9 +14,10 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.quality.workloads import BLOCK, WORKLOADS
 from kvmesh.core.warming.newcomers import WarmOptions
 from kvmesh_lab.replay.options import ReplayOptions
-from kvmesh_lab.replay.plan import load_slice
+from kvmesh_lab.replay.plan import TraceSlice, load_slice
 from kvmesh_lab.report.outcome import RequestOutcome, percentile
 from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
 from kvmesh_lab.simulator.options import SimulateOptions
@@ -26,6 +28,9 @@ FIRST_MS: Final = 60_000.0
 
 FELT_MS: Final = 75_000.0
 """From the join on the fleet's first tokens are looked at for so long."""
+
+GENERATED: Final = 8000
+"""Requests of a generated workload, unless told."""
 
 _HEAD: Final = (
     "| trace | requests/s | newcomer | waits s | warmed tokens | its hits | fleet's hits | ratio |"
@@ -80,9 +85,16 @@ def _sent(
     return (one for one in outcomes if from_ms <= one.sent_ms < from_ms + for_ms)
 
 
+def load(trace: Path, requests: int | None) -> TraceSlice:
+    """Return a file's requests, or those of a generated workload."""
+    if (make := WORKLOADS.get(str(trace))) is not None:
+        return TraceSlice(str(trace), BLOCK, tuple(make(requests or GENERATED)))
+    return load_slice(ReplayOptions(trace, requests=requests))
+
+
 def play(options: SimulateOptions, rate: float, joins: int, share: float) -> Minute:
     """Return what became of an engine that joins between 20 and 60 % of the run."""
-    trace = load_slice(ReplayOptions(options.trace, requests=options.requests))
+    trace = load(options.trace, options.requests)
     simulator, number = Simulator(options, trace), options.engines - 1
     speedup = rate / simulator.recorded_rate
     length_s, minute = len(trace.requests) / rate, Minute()

@@ -21,14 +21,16 @@ class WarmOptions(msgspec.Struct, frozen=True):
     """`share` of the fleet's prefill may go into newcomers' prefixes, 0: none is given any.
 
     A newcomer serves after `longest_s` at the latest, as soon as the backlog of all others of its
-    models is longer than `crowded_ms`, and once its cache has not grown for `quiet_s`. At most
-    `fill` of its cache is filled.
+    models is longer than `crowded_ms`, and once its cache has not grown for `quiet_s`; it has
+    `unheard_s` to begin where another replica sends, which may learn of it later. At most `fill`
+    of its cache is filled.
     """
 
     share: float = 0.03
     longest_s: float = 10.0
     crowded_ms: float = 200.0
     quiet_s: float = 1.5
+    unheard_s: float = 3.0
     fill: float = 0.8
 
 
@@ -72,7 +74,8 @@ class Newcomers:
 
     def __init__(self, options: WarmOptions, scheduler: Scheduler) -> None:
         self.options = options
-        self.armed = self.sends = False
+        self.armed = False
+        self.sends = True
         self.grown_blocks = 0
         self.waiting: dict[WorkerId, _Newcomer] = {}
         self._scheduler = scheduler
@@ -133,8 +136,9 @@ class Newcomers:
         if cached > one.cached:
             self.grown_blocks += cached - one.cached
             one.grown_s, one.cached = now, cached
-        late = now - one.began_s >= self.options.longest_s
-        return late or now - one.grown_s >= self.options.quiet_s
+        options, late = self.options, now - one.began_s >= self.options.longest_s
+        grows = self.sends or one.grown_s > one.began_s
+        return late or now - one.grown_s >= (options.quiet_s if grows else options.unheard_s)
 
     def _is_full(self, worker: WorkerId, others: Sequence[WorkerId] = ()) -> bool:
         """Return whether a worker has cached enough, compared with others; none: with all known."""

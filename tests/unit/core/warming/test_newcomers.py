@@ -225,3 +225,15 @@ def test_it_counts_what_newcomers_were_given(fleet: Fleet) -> None:
     fleet.look()
 
     assert fleet.newcomers.grown_blocks == 25
+
+
+def test_it_has_longer_to_grow_first_where_another_replica_sends(fleet: Fleet) -> None:
+    fleet.newcomers.sends = False
+    fleet.usable()
+    for _ in range(3):
+        fleet.look(1.0)
+    assert W3 in fleet.newcomers.waiting
+
+    fleet.look(1.0)
+
+    assert W3 not in fleet.newcomers.waiting

@@ -51,6 +51,8 @@ class Joining:
         self._computed = 0
         self._queues: dict[WorkerId, list[FleetRequest]] = {}
         self._newcomers = [Newcomers(self._warm, one.scheduler) for one in routers]
+        for newcomers in self._newcomers[1:]:
+            newcomers.sends = False
         for number, due_s in options.joins:
             for router in routers:
                 router.scheduler.workers.membership.remove(engines[number].worker)
