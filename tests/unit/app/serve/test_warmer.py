@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
-from kvmesh.app.serve.warmer import MOST_FAILED, MOST_FRESH, Warmer, warmer_of
+from kvmesh.app.serve.warmer import AT_ONCE, MOST_FAILED, MOST_FRESH, Warmer, warmer_of
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.dispatch.dispatched import Dispatched, as_read, at_once
@@ -185,6 +185,25 @@ async def test_of_replicas_that_keep_prompts_the_one_that_runs_longest_sends(
 
     assert warm.warmer.look() == ([W3] if sends else [])
     assert warm.context.router.kept_prompts == 1
+    await warm.pool.close()
+
+
+async def test_an_engine_that_was_down_is_a_newcomer_again() -> None:
+    warm = Warm()
+    warm.keep(2)
+    warm.come()
+    warm.computed()
+    warm.join()
+    warm.warmer.newcomers.done(W3)
+    membership = warm.routing.scheduler.workers.membership
+    assert warm.warmer.look() == []
+
+    for ready in (False, True):
+        membership.observe(W3, 0, warm.routing.now, ready=ready)
+        warm.context.workers.everyone(warm.routing.now)
+        found = warm.warmer.look()
+
+    assert found == [W3]
     await warm.pool.close()
 
 
@@ -395,13 +414,14 @@ async def test_a_tenant_of_large_prompts_leaves_room_for_others() -> None:
 
 async def test_a_flood_does_not_keep_it_from_looking() -> None:
     warm = Warm()
-    warm.keep(2)
-    (flooded,) = warm.asks
-    taken = warm.warmer.take_in
+    taken, calls = warm.warmer.take_in, 0
 
     def flood(most: int = MOST_FRESH) -> int:
+        nonlocal calls
+        calls += 1
         for _ in range(2 * most):
-            warm.warmer.keep(*flooded)
+            warm.keep(2, tenant=f"made up {len(warm.asks)}")
+            warm.warmer.keep(*warm.asks[-1])
         return taken(most)
 
     vars(warm.warmer)["take_in"] = flood
@@ -412,15 +432,17 @@ async def test_a_flood_does_not_keep_it_from_looking() -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+    assert calls == MOST_FRESH // AT_ONCE
     await warm.pool.close()
 
 
-async def test_a_prompt_without_hashes_is_not_kept() -> None:
+@pytest.mark.parametrize("lacks", ["wishes", "placed"])
+async def test_a_prompt_without_hashes_is_not_kept(lacks: str) -> None:
     warm = Warm()
     request = RouteRequest("q", BlockHashes.of([*range(5000, 5064)], 16), 1024)
     placed = warm.routing.scheduler.schedule(request, 100.0)
     one = at_once(placed, Wishes(), None)
-    one.wishes = None
+    setattr(one, lacks, None)
 
     warm.warmer.keep(one, Request("POST", CHAT.encode(), (), b"{}", CHAT))
 
