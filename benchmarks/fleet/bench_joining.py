@@ -2,7 +2,8 @@
 
 For each trace and rate: a fleet in virtual time that an engine joins, at several times of the run,
 with and without prefixes given to it before it serves. Run as
-`python -m benchmarks.fleet.bench_joining --trace A.jsonl.gz --rate 8,12`.
+`python -m benchmarks.fleet.bench_joining --trace A.jsonl.gz --rate 8,12`; `--trace` may also name
+a generated workload of `benchmarks.quality.workloads`.
 """
 
 import argparse
@@ -12,12 +13,16 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.quality.workloads import BLOCK, WORKLOADS
 from kvmesh.core.warming.newcomers import WarmOptions
 from kvmesh_lab.replay.options import ReplayOptions
-from kvmesh_lab.replay.plan import load_slice
+from kvmesh_lab.replay.plan import TraceSlice, load_slice
 from kvmesh_lab.simulator.membership import JoinSums
 from kvmesh_lab.simulator.options import SimulateOptions
 from kvmesh_lab.simulator.slices import Setting, Simulator
+
+GENERATED: Final = 8000
+"""Requests of a generated workload, unless told."""
 
 _HEAD: Final = (
     "| trace | requests/s | newcomer | waits s | warmed tokens | its hits | fleet's hits | ratio |"
@@ -26,9 +31,16 @@ _HEAD: Final = (
 )
 
 
+def load(trace: Path, requests: int | None) -> TraceSlice:
+    """Return a file's requests, or those of a generated workload."""
+    if (make := WORKLOADS.get(str(trace))) is not None:
+        return TraceSlice(str(trace), BLOCK, tuple(make(requests or GENERATED)))
+    return load_slice(ReplayOptions(trace, requests=requests))
+
+
 def play(options: SimulateOptions, rate: float, joins: int, share: float) -> JoinSums:
     """Return what became of an engine that joins between 20 and 60 % of the run."""
-    trace = load_slice(ReplayOptions(options.trace, requests=options.requests))
+    trace = load(options.trace, options.requests)
     simulator, number = Simulator(options, trace), options.engines - 1
     speedup = rate / simulator.recorded_rate
     length_s, sums = len(trace.requests) / rate, JoinSums()

@@ -236,7 +236,8 @@ class RouterHeartbeat(Message, frozen=True):
     no HTTP requests: it is a peer to replicas and nothing to meta-routers. A `picker` is one that
     decides, for gateways that ask it: a replica in all else. `admission`, `policy` are what was
     changed while it ran. `formats` are those it reads. `fetches` is what it learned lately of how
-    long workers take to bring blocks to their devices.
+    long workers take to bring blocks to their devices. `prompts` is how many it keeps for workers
+    that join, 0 for one that warms none.
     """
 
     router: Member
@@ -261,6 +262,7 @@ class RouterHeartbeat(Message, frozen=True):
     formats: Formats = FIRST
     fetches: FetchRows = ()
     picker: bool = False
+    prompts: Count = 0
 
     @property
     def leaving(self) -> bool:

@@ -50,6 +50,7 @@ class Router:
     answers; `ids` are of what their engines keep, `progress` is what these show of being at work.
     `usage` accounts what its clients used, `limits` what they may use; None: nobody does.
     `admission` are the bounds in force where they were changed while it ran, `policy` likewise.
+    `kept_prompts` is how many this replica keeps for workers that join.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Router:
         self.wanting: set[WorkerId] = set()
         self.admission = SharedLimits()
         self.policy = NO_NEWS
+        self.kept_prompts = 0
         self.heartbeats: dict[WorkerId, WorkerHeartbeat] = {}
         self.ids = KeptIds()
         self.usage: UsageBook | None = None

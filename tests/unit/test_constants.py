@@ -11,7 +11,7 @@ VALUES: dict[str, dict[str, float | bytes]] = {
     "app.process.memory": {"MOST_BODIES": 1 << 30},
     "app.prompts.turn_names": {"MAX_PROGRAM": 256},
     "app.router.pod_marks": {"MOST_CHANGES": 32},
-    "app.serve.prompt_keeper": {"MOST_FRESH": 128, "MOST_FRESH_BYTES": 16 << 20},
+    "app.serve.prompt_keeper": {"MOST_FRESH": 256, "MOST_FRESH_BYTES": 32 << 20},
     "app.serve.warmer": {"MOST_FAILED": 3},
     "app.views.spare_time": {"LEAST_UNITS": 128},
     "app.views.top_view": {"WINDOW_S": 60},

@@ -22,7 +22,9 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 
 LOOK_S: Final = 1.0
 ASK_S: Final = 5.0
-"""How often one engine is asked; a new one is at the next look."""
+"""How often one engine is asked; a new one, and one that sleeps, at each look: replicas let it in
+together when it wakes.
+"""
 
 _ASLEEP: Final = "its engine sleeps or is paused: POST /wake_up or /resume"
 _QUESTIONS: Final = ("/is_sleeping", "/is_paused")
@@ -79,7 +81,9 @@ class SleepingEngines:
             and url not in self.busy
             and self._due_s.get(url, now) <= now
         ]
-        self._due_s |= {url: now + ASK_S for url, _ in asked}
+        for url, beats in asked:
+            sleeps = not self.workers.isdisjoint(beat.worker for beat in beats)
+            self._due_s[url] = now + (0.0 if sleeps else ASK_S)
         await asyncio.gather(*(self._ask(pool, url, beats) for url, beats in asked))
 
     async def _ask(self, pool: UpstreamPool, url: str, beats: list[WorkerHeartbeat]) -> None:

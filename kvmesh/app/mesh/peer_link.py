@@ -155,6 +155,7 @@ class PeerLink:
             formats=OWN,
             fetches=workers.fetch_times.exchange(fetches, now),
             picker=picker,
+            prompts=router.kept_prompts,
         )
 
     async def connect(self) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.serve.hand_over import HandOver
 from kvmesh.app.serve.prefix_sender import PrefixSender, SentFigures
-from kvmesh.app.serve.prompt_keeper import AT_ONCE, KeptPrompt, KeptRequest, PromptKeeper
+from kvmesh.app.serve.prompt_keeper import KeptPrompt, KeptRequest, PromptKeeper
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.routing.decision import RouteRequest
@@ -45,8 +45,8 @@ class Warmer:
     """Sends a newcomer what `plan_prompts` finds worth most, one prompt at a time, and has
     prompts handed over (`leaving`).
 
-    One of the `replicas` warms: the one that leads. All keep newcomers out meanwhile, and all hand
-    over, each what it has sent.
+    One of the `replicas` warms: of those that keep prompts the one that runs longest. All keep
+    newcomers out meanwhile, and all hand over, each what it has sent.
     `alone_tokens` are those expected to be asked for that one worker alone keeps, by worker.
     """
 
@@ -88,8 +88,7 @@ class Warmer:
         try:
             while True:
                 await asyncio.sleep(to_next(LOOK_S))
-                while self.keeper.take_in(AT_ONCE):  # noqa: ASYNC110  others have their turn
-                    await asyncio.sleep(0)
+                await self.keeper.take_in_all()
                 for worker in self.look():
                     jobs.start(self.warm(worker))
                 for worker in self.leaving.look(self._names()):
@@ -107,15 +106,24 @@ class Warmer:
     def look(self) -> list[WorkerId]:
         """Return who is to be warmed by this replica from now on."""
         context, now = self._context, self._context.clock()
+        context.router.kept_prompts = len(self.keeper.kept)
         replicas = [one for one in self._replicas() if not one.draining]
         self._earn(max(1, len(replicas)))
         self.newcomers.armed = len(self.keeper.kept) > 0
         self.newcomers.forget(context.asleep.workers)
+        self.newcomers.forget(context.workers.membership.unready())
+        first = min(replicas, key=_precedence, default=None)
+        self.newcomers.sends = first is None or first.router == context.router_id
         held = bool(context.gate.waiting or context.patience.waiting)
+        before = self.newcomers.grown_blocks
         self.newcomers.look(now, held=held)
-        if not context.leads(replicas):
+        if not self.newcomers.sends:
+            # Who sends next, where the one that sends now leaves, has spent what that one did.
+            grown = self.newcomers.grown_blocks - before
+            self.allowance.spend(grown * context.scheduler.options.block_size)
             return []
-        return [one for one in self.newcomers.waiting if one not in self._under_way]
+        waiting = self.newcomers.waiting
+        return [one for one in waiting if one not in self._under_way and self._blocks_of(one)]
 
     async def warm(self, worker: WorkerId) -> None:
         """Have a worker compute what it will be asked for, as long as it is kept out for that."""
@@ -187,6 +195,11 @@ class Warmer:
         computed = tokens.prompt - tokens.saved
         self.allowance.earn(computed, replicas, most)
         self._handing.allowance.earn(computed, 1, most)
+
+
+def _precedence(replica: RouterHeartbeat) -> tuple[bool, int, str]:
+    """Return by what replicas stand in line to send: who runs longest knows and may spend most."""
+    return not replica.prompts, replica.epoch, replica.router
 
 
 def warmer_of(

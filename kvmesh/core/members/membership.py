@@ -111,6 +111,10 @@ class Membership:
         """Return every member, usable or not, sorted."""
         return tuple(self._members)
 
+    def unready(self) -> list[str]:
+        """Return the members that say that they are not ready, sorted. O(members)."""
+        return [name for name, one in self._members.items() if not one.ready]
+
     def epoch(self, member: str) -> int | None:
         """Return the member's incarnation."""
         found = self._members.get(member)

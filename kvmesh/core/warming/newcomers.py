@@ -22,8 +22,9 @@ class WarmOptions(msgspec.Struct, frozen=True):
     with a worker; 0: none.
 
     A newcomer serves after `longest_s` at the latest, as soon as the backlog of all others of its
-    models is longer than `crowded_ms`, and once its cache has not grown for `quiet_s`. At most
-    `fill` of its cache is filled.
+    models is longer than `crowded_ms`, and once its cache has not grown for `quiet_s`; it has
+    `unheard_s` to begin where another replica sends, which may learn of it later. At most `fill`
+    of its cache is filled.
 
     What a worker that leaves alone keeps is computed where the backlog is `idle_ms` at most, if it
     saves `moved_rate` tokens a second for each that is computed.
@@ -33,6 +34,7 @@ class WarmOptions(msgspec.Struct, frozen=True):
     longest_s: float = 10.0
     crowded_ms: float = 200.0
     quiet_s: float = 1.5
+    unheard_s: float = 3.0
     fill: float = 0.8
     idle_ms: float = 20.0
     moved_rate: float = 1.0 / 600.0
@@ -62,7 +64,7 @@ class Allowance:
         self.tokens = min(float(most), self.tokens + self._share * fresh * replicas)
 
     def spend(self, tokens: int) -> None:
-        """Note that so many were computed."""
+        """Note that so many were computed, for whichever replica."""
         self.tokens -= tokens
 
 
@@ -72,11 +74,15 @@ class Newcomers:
     `screen` keeps each incarnation of a worker back when its membership first asks; `look` lets
     those in that are not to wait, or no longer. Every replica does so by itself, and hears by a
     newcomer's events whether another one still sends it prefixes. `armed`: there are some to give.
+    `sends`: this replica does. `grown_blocks`: by how many the caches of all newcomers grew while
+    they waited.
     """
 
     def __init__(self, options: WarmOptions, scheduler: Scheduler) -> None:
         self.options = options
         self.armed = False
+        self.sends = True
+        self.grown_blocks = 0
         self.waiting: dict[WorkerId, _Newcomer] = {}
         self._scheduler = scheduler
         self._known: dict[str, int | None] = {}
@@ -94,11 +100,11 @@ class Newcomers:
                 self.waiting[WorkerId(name)] = _Newcomer()
         return WARMING if name in self.waiting else ""
 
-    def forget(self, workers: Iterable[WorkerId]) -> None:
-        """Judge these workers anew when they are next there: their engines sleep."""
+    def forget(self, workers: Iterable[str]) -> None:
+        """Judge these workers anew when they are next there: their engines sleep, or are down."""
         for worker in workers:
             self._known.pop(worker, None)
-            self.waiting.pop(worker, None)
+            self.waiting.pop(WorkerId(worker), None)
 
     def done(self, worker: WorkerId) -> None:
         """Let a worker in: it has all that it is to be given."""
@@ -130,13 +136,15 @@ class Newcomers:
             return True
         (cached,) = self._scheduler.overlaps.cached_blocks((worker,))
         if one.began_s < 0.0:
-            one.began_s = one.grown_s = now
+            one.began_s, one.grown_s, one.cached = now, now, cached
             if self._is_full(worker, others):
                 return True
         if cached > one.cached:
+            self.grown_blocks += cached - one.cached
             one.grown_s, one.cached = now, cached
-        late = now - one.began_s >= self.options.longest_s
-        return late or now - one.grown_s >= self.options.quiet_s
+        options, late = self.options, now - one.began_s >= self.options.longest_s
+        grows = self.sends or one.grown_s > one.began_s
+        return late or now - one.grown_s >= (options.quiet_s if grows else options.unheard_s)
 
     def _is_full(self, worker: WorkerId, others: Sequence[WorkerId] = ()) -> bool:
         """Return whether a worker has cached enough, compared with others; none: with all known."""

@@ -1,6 +1,6 @@
 """Which prompts an engine is to compute before it serves, and in what order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Final, Generic, NamedTuple
 
@@ -45,34 +45,71 @@ def plan_prompts(
     second, by `rates`, those of its tokens are asked for which the engine will not have by then.
     What others have counts by the share of requests that one engine gets: the rest go there. A
     prompt computes all of itself, so a short one behind a shared beginning comes before a long one.
+    No tenant takes more than an equal share of what may be computed, until all others have what is
+    worth it: then what is left goes by value alone.
     O(all their marks), and those of a prompt again whenever it is next and shares some with one
     taken before.
     """
-    there, share = set[bytes](), 1.0 / engines
-
-    def worth(number: int) -> tuple[float, int]:
-        """Return what a prompt saves per token that it computes, and these tokens."""
-        return _worth(candidates[number], rates, there, share, block_size)
-
-    heap = [(-worth(number)[0], number) for number in range(len(candidates))]
-    heapify(heap)
-    found: list[tuple[Kept[P], int]] = []
+    planning = _Planning(rates, candidates, 1.0 / engines, block_size, bounds.least_rate)
     left = min(bounds.tokens, bounds.room)
-    while heap and left > 0:
-        before, number = heap[0]
-        value, tokens = worth(number)
-        if value < -before:  # something of it was taken meanwhile
-            heapreplace(heap, (-value, number))
-            continue
-        heappop(heap)
-        if value < bounds.least_rate:
-            break
-        if tokens <= left:
-            left -= tokens
-            prompt = candidates[number].prompt
-            there.update(prompt.marks)
-            found.append((prompt, tokens))
-    return found
+    owners = [one.prompt.sent.tenant for one in candidates]
+    each = dict.fromkeys(owners, left // max(1, len(set(owners))))
+    waiting = planning.take(range(len(candidates)), owners, each)
+    left -= sum(tokens for _, tokens in planning.found)
+    planning.take(waiting, [""] * len(candidates), {"": left})
+    return planning.found
+
+
+class _Planning(Generic[P]):
+    """What is `found` to send, and the blocks that are `there` with it."""
+
+    def __init__(
+        self,
+        rates: Mapping[bytes, float],
+        candidates: Sequence[Candidate[P]],
+        share: float,
+        block_size: int,
+        least_rate: float,
+    ) -> None:
+        self.found: list[tuple[Kept[P], int]] = []
+        self._there: set[bytes] = set()
+        self._rates = rates
+        self._candidates = candidates
+        self._share = share
+        self._block_size = block_size
+        self._least_rate = least_rate
+
+    def take(
+        self, numbers: Iterable[int], owners: Sequence[str], lefts: dict[str, int]
+    ) -> list[int]:
+        """Take those of the candidates that are worth it, as long as their owners' tokens last;
+        return whose did not.
+        """
+        heap, waiting = [(-self._worth(number)[0], number) for number in numbers], list[int]()
+        heapify(heap)
+        while heap:
+            before, number = heap[0]
+            value, tokens = self._worth(number)
+            if value < -before:  # something of it was taken meanwhile
+                heapreplace(heap, (-value, number))
+                continue
+            heappop(heap)
+            if value < self._least_rate:
+                break
+            owner = owners[number]
+            if tokens > lefts[owner]:
+                waiting.append(number)
+                continue
+            lefts[owner] -= tokens
+            prompt = self._candidates[number].prompt
+            self._there.update(prompt.marks)
+            self.found.append((prompt, tokens))
+        return waiting
+
+    def _worth(self, number: int) -> tuple[float, int]:
+        """Return what a prompt saves per token that it computes, and these tokens."""
+        one, there = self._candidates[number], self._there
+        return _worth(one, self._rates, there, self._share, self._block_size)
 
 
 def _worth(

@@ -9,7 +9,7 @@ import pytest
 
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
 from kvmesh.app.serve.prefix_sender import SentFigures
-from kvmesh.app.serve.prompt_keeper import MOST_FRESH, MOST_FRESH_BYTES
+from kvmesh.app.serve.prompt_keeper import AT_ONCE, MOST_FRESH
 from kvmesh.app.serve.warmer import MOST_FAILED, Warmer, warmer_of
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
@@ -18,6 +18,7 @@ from kvmesh.core.dispatch.wishes import Wishes
 from kvmesh.core.index.index import KvIndex
 from kvmesh.core.members.worker_info import LoadReport, WorkerInfo
 from kvmesh.core.routing.decision import RouteRequest
+from kvmesh.core.warming.kept_prompts import KeptOptions
 from kvmesh.core.warming.newcomers import WarmOptions
 from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.client import UpstreamPool
@@ -105,7 +106,7 @@ async def test_prompts_that_came_are_planned_for_who_joins() -> None:
         {"estimated": True},
         {"pinned_worker": W1},
         {"labels": frozenset({"eu"})},
-        {"body": b" " * (MOST_FRESH_BYTES + 1)},
+        {"body": b" " * (KeptOptions().most_bytes_each + 1)},
     ],
 )
 async def test_what_may_not_go_everywhere_is_not_kept(unlike: dict[str, Any]) -> None:
@@ -180,20 +181,69 @@ async def test_what_a_newcomer_has_already_is_not_planned() -> None:
     await warm.pool.close()
 
 
-async def test_one_replica_sends() -> None:
+@pytest.mark.parametrize(
+    ("own", "other", "draining", "sends"),
+    [
+        ((1, 5), (2, 5), False, True),
+        ((2, 5), (1, 5), False, False),
+        ((2, 5), (1, 0), False, True),  # a picker, or who has just started
+        ((2, 5), (1, 5), True, True),
+    ],
+)
+async def test_of_replicas_that_keep_prompts_the_one_that_runs_longest_sends(
+    own: tuple[int, int], other: tuple[int, int], draining: bool, sends: bool
+) -> None:
     warm = Warm()
     warm.keep(2)
     warm.come()
+    warm.computed()
     warm.join()
+    mine, theirs = sibling("r1"), sibling("r0", draining=draining)
+    warm.siblings = [
+        msgspec.structs.replace(mine, epoch=own[0], prompts=own[1]),
+        msgspec.structs.replace(theirs, epoch=other[0], prompts=other[1]),
+    ]
 
-    warm.siblings = [sibling("r1"), sibling("r0")]
-    assert warm.warmer.look() == []
-    warm.siblings = [sibling("r1"), sibling("r0", draining=True), sibling("a", picker=True)]
-    assert warm.warmer.look() == [W3]
+    assert warm.warmer.look() == ([W3] if sends else [])
+    assert warm.context.router.kept_prompts == 1
     await warm.pool.close()
 
 
-@pytest.mark.integration
+async def test_an_engine_that_was_down_is_a_newcomer_again() -> None:
+    warm = Warm()
+    warm.keep(2)
+    warm.come()
+    warm.computed()
+    warm.join()
+    warm.warmer.newcomers.done(W3)
+    membership = warm.routing.scheduler.workers.membership
+    assert warm.warmer.look() == []
+
+    for ready in (False, True):
+        membership.observe(W3, 0, warm.routing.now, ready=ready)
+        warm.context.workers.everyone(warm.routing.now)
+        found = warm.warmer.look()
+
+    assert found == [W3]
+    await warm.pool.close()
+
+
+async def test_what_another_replica_has_computed_is_spent() -> None:
+    warm = Warm()
+    warm.keep(2)
+    warm.come()
+    warm.computed()
+    warm.join()
+    warm.siblings = [sibling("r0", prompts=1)]
+    warm.warmer.look()
+    warm.routing.scheduler.overlaps.record(W3, BlockHashes.of([*range(40)], 16), warm.routing.now)
+
+    warm.warmer.look()
+
+    assert warm.warmer.allowance.tokens == HELD / 2 - 40 * 16
+    await warm.pool.close()
+
+
 async def test_a_newcomer_computes_what_is_planned_and_serves() -> None:
     asked: list[bytes] = []
     async with engine(b"200 OK", ANSWER, asked) as url:
@@ -322,25 +372,82 @@ async def test_it_is_off_with_a_share_of_nothing() -> None:
 
 
 async def test_of_more_prompts_than_can_be_looked_at_the_first_count() -> None:
-    warm = Warm()
-    for which in range(2, 4 + MOST_FRESH):
+    warm, half = Warm(), MOST_FRESH // 2
+    for which in range(2, 4 + half):
         warm.keep(which, body=b"x" * which)
     for one, asked in warm.asks:
         warm.warmer.keep(one, asked)
 
-    assert warm.warmer.keeper.take_in(1) == MOST_FRESH - 1
+    assert warm.warmer.keeper.take_in(1) == half - 1
     assert warm.warmer.keeper.take_in() == 0
-    assert len(warm.warmer.keeper.kept) == MOST_FRESH
+    assert len(warm.warmer.keeper.kept) == half
     assert warm.warmer.keeper._fresh_bytes == 0
     await warm.pool.close()
 
 
-async def test_a_prompt_without_hashes_is_not_kept() -> None:
+async def test_a_tenant_that_floods_leaves_room_for_others() -> None:
+    warm = Warm()
+    for which in range(2, 2 + 2 * MOST_FRESH):
+        warm.keep(which, tenant="junk")
+    warm.keep(999, tenant="small")
+    for one, asked in warm.asks:
+        warm.warmer.keep(one, asked)
+
+    warm.warmer.keeper.take_in()
+
+    tenants = [one.sent.tenant for one in warm.warmer.keeper.kept.prompts()]
+    assert (tenants.count("junk"), tenants.count("small")) == (MOST_FRESH // 2, 1)
+    await warm.pool.close()
+
+
+async def test_a_tenant_of_large_prompts_leaves_room_for_others() -> None:
+    warm = Warm()
+    large = b" " * warm.warmer.keeper.kept.options.most_bytes_each
+    for which in range(2, 8):
+        warm.keep(which, tenant="junk", body=large[HELD:])
+    warm.keep(8, tenant="junk", body=large + b" ")
+    warm.keep(9, tenant="small")
+    for one, asked in warm.asks:
+        warm.warmer.keep(one, asked)
+
+    warm.warmer.keeper.take_in()
+
+    tenants = [one.sent.tenant for one in warm.warmer.keeper.kept.prompts()]
+    assert (tenants.count("junk"), tenants.count("small")) == (2, 1)
+    await warm.pool.close()
+
+
+async def test_a_flood_does_not_keep_it_from_looking() -> None:
+    warm = Warm()
+    taken, calls = warm.warmer.keeper.take_in, 0
+
+    def flood(most: int = MOST_FRESH) -> int:
+        nonlocal calls
+        calls += 1
+        for _ in range(2 * most):
+            warm.keep(2, tenant=f"made up {len(warm.asks)}")
+            warm.warmer.keep(*warm.asks[-1])
+        return taken(most)
+
+    vars(warm.warmer.keeper)["take_in"] = flood
+    task = asyncio.ensure_future(warm.warmer.run())
+    async with asyncio.timeout(30):
+        while not warm.context.router.kept_prompts:  # noqa: ASYNC110  nobody tells
+            await asyncio.sleep(0.01)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert calls == MOST_FRESH // AT_ONCE
+    await warm.pool.close()
+
+
+@pytest.mark.parametrize("lacks", ["wishes", "placed"])
+async def test_a_prompt_without_hashes_is_not_kept(lacks: str) -> None:
     warm = Warm()
     request = RouteRequest("q", BlockHashes.of([*range(5000, 5064)], 16), 1024)
     placed = warm.routing.scheduler.schedule(request, 100.0)
     one = at_once(placed, Wishes(), None)
-    one.wishes = None
+    setattr(one, lacks, None)
 
     warm.warmer.keep(one, Request("POST", CHAT.encode(), (), b"{}", CHAT))
 

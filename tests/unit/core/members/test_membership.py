@@ -143,3 +143,11 @@ def test_who_is_held_drains_whatever_it_says_until_it_is_let_go_or_removed() -> 
     members.remove("w0")
     members.observe("w0", 0, 2.0)
     assert members.usable(2.0) == ("unknown", "w0")
+
+
+def test_it_names_those_that_say_that_they_are_not_ready() -> None:
+    membership = Membership()
+    for name, ready in (("b", False), ("a", True), ("c", False)):
+        membership.observe(name, 1, 0.0, ready=ready)
+
+    assert membership.unready() == ["b", "c"]

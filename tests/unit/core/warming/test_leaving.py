@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.cost.terms import Candidate
-from kvmesh.core.warming.kept_prompts import Kept, KeptPrompts
+from kvmesh.core.warming.kept_prompts import Kept, KeptPrompts, Sent
 from kvmesh.core.warming.leaving import Losses, next_home, worth_moving
 
 SIZE = 16
@@ -24,7 +24,7 @@ def prompts(*which: int, shared: int = 32, own: int = 32) -> list[Kept[str]]:
     kept = KeptPrompts[str]()
     for one in which:
         hashes = [*range(1, shared + 1), *(1000 * one + n for n in range(own))]
-        kept.add(BlockHashes.of(hashes, SIZE), str(one), 1, SIZE, 0.0)
+        kept.add(BlockHashes.of(hashes, SIZE), Sent(str(one), 1), SIZE, 0.0)
     return [*kept.prompts()]
 
 

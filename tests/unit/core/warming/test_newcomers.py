@@ -216,3 +216,35 @@ def test_a_share_of_what_requests_had_computed_may_be_spent() -> None:
     assert allowance.tokens == 10_000.0
     allowance.earn(5, 2, 10_000)  # counters begin anew
     assert allowance.tokens == 10_000.0
+
+
+def test_one_that_another_replica_has_let_in_is_let_in(fleet: Fleet) -> None:
+    fleet.usable()
+    fleet.look()
+    fleet.scheduler.sequences.add("a", W3, Demand(100, 100), fleet.now)
+
+    fleet.look()
+
+    assert W3 in fleet.usable()
+
+
+def test_it_counts_what_newcomers_were_given(fleet: Fleet) -> None:
+    fleet.cache(W3, 5)
+    fleet.usable()
+    fleet.look()
+    fleet.cache(W3, 30)
+    fleet.look()
+
+    assert fleet.newcomers.grown_blocks == 25
+
+
+def test_it_has_longer_to_grow_first_where_another_replica_sends(fleet: Fleet) -> None:
+    fleet.newcomers.sends = False
+    fleet.usable()
+    for _ in range(3):
+        fleet.look(1.0)
+    assert W3 in fleet.newcomers.waiting
+
+    fleet.look(1.0)
+
+    assert W3 not in fleet.newcomers.waiting

@@ -1,7 +1,7 @@
 """What an engine is given, in what order, and when that ends."""
 
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.warming.kept_prompts import KeptPrompts
+from kvmesh.core.warming.kept_prompts import KeptPrompts, Sent
 from kvmesh.core.warming.plan import Candidate, WarmBounds, plan_prompts
 
 SIZE = 16
@@ -21,8 +21,8 @@ def shared_by(requests: int, own_blocks: int = 32) -> KeptPrompts[str]:
     kept = KeptPrompts[str]()
     for number in range(requests):
         parts = (1, 32), (number + 3, own_blocks * (1 + number % 2))
-        kept.add(prompt(*parts), f"shared {number}", 1, SIZE, float(number))
-    kept.add(prompt((2, 64)), "alone", 1, SIZE, float(requests))
+        kept.add(prompt(*parts), Sent(f"shared {number}", 1), SIZE, float(number))
+    kept.add(prompt((2, 64)), Sent("alone", 1), SIZE, float(requests))
     return kept
 
 
@@ -76,8 +76,25 @@ def test_what_the_engine_has_costs_nothing_and_is_worth_nothing() -> None:
 def test_what_no_other_engine_has_comes_before_what_some_has() -> None:
     kept = KeptPrompts[str]()
     for which in range(1, 5):
-        kept.add(prompt((which, 32)), f"p{which}", 1, SIZE, 0.0)
+        kept.add(prompt((which, 32)), Sent(f"p{which}", 1), SIZE, 0.0)
 
     found = plan(kept, elsewhere={"p1": 32, "p2": 16, "p3": 1000})
 
     assert [name for name, _ in found] == ["p4", "p2", "p1", "p3"]
+
+
+def test_no_tenant_takes_more_than_its_share_while_others_want_theirs() -> None:
+    kept = KeptPrompts[str]()
+    for number in range(20):
+        for again in range(10 if number < 19 else 2):
+            tenant = "junk" if number < 19 else "small"
+            sent = Sent(f"{tenant} {number}", 1, tenant)
+            kept.add(prompt((number + 1, 64)), sent, SIZE, 5.0 * again + number / 10)
+    kept.add(prompt((50, 64)), Sent("small once", 1, "small"), SIZE, 60.0)
+
+    each = 64 * SIZE
+    found = plan(kept, WarmBounds(tokens=4 * each, room=1 << 30, least_rate=0.0))
+    alone = plan(kept, WarmBounds(tokens=30 * each, room=1 << 30, least_rate=0.0))
+
+    assert sorted(name.split()[0] for name, _ in found) == ["junk", "junk", "small", "small"]
+    assert len(alone) == 21  # what nobody else wants goes to whoever does

@@ -9,7 +9,7 @@ from typing import Final
 
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes
-from kvmesh.core.warming.kept_prompts import Kept, KeptPrompts
+from kvmesh.core.warming.kept_prompts import Kept, KeptPrompts, Sent
 from kvmesh.core.warming.newcomers import Allowance, Newcomers, WarmOptions
 from kvmesh.core.warming.plan import Candidate, WarmBounds, plan_prompts
 from kvmesh_lab.simulator.fleet.engine import FleetEngine
@@ -57,6 +57,8 @@ class Joining:
         self._computed = 0
         self._queues: dict[WorkerId, list[FleetRequest]] = {}
         self._newcomers = [Newcomers(self._warm, one.scheduler) for one in routers]
+        for newcomers in self._newcomers[1:]:
+            newcomers.sends = False
         for number, due_s in options.joins:
             for router in routers:
                 router.scheduler.workers.membership.remove(engines[number].worker)
@@ -71,7 +73,7 @@ class Joining:
         if self._keeps and request.hashes:
             size = _TOKEN_BYTES * request.trace.input_tokens
             hashes = BlockHashes.of(request.hashes, self._size)
-            self._kept.add(hashes, request, size, self._size, now)
+            self._kept.add(hashes, Sent(request, size), self._size, now)
 
     def answered(self, passage: Passage, now: float) -> None:
         """Note how much an engine computed; the next one of what it is given follows."""
