@@ -235,9 +235,8 @@ class RouterHeartbeat(Message, frozen=True):
     some of them that get nothing for failing requests. A `follower` books in the bucket but takes
     no HTTP requests: it is a peer to replicas and nothing to meta-routers. A `picker` is one that
     decides, for gateways that ask it: a replica in all else. `admission`, `policy` are what was
-    changed while it ran. `formats` are those it reads. `fetches` is what it learned lately of how
-    long workers take to bring blocks to their devices. `prompts` is how many it keeps for workers
-    that join, 0 for one that warms none.
+    changed while it ran. `formats` are those it reads, `fetches` what it learned of how long workers
+    take to bring blocks to their devices. It keeps so many `prompts` for newcomers.
     """
 
     router: Member

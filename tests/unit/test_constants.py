@@ -10,7 +10,7 @@ VALUES: dict[str, dict[str, float | bytes]] = {
     "app.picker.kube_api": {"MOST_OBJECTS": 65536, "MOST_PAGES": 1024},
     "app.process.memory": {"MOST_BODIES": 1 << 30},
     "app.prompts.turn_names": {"MAX_PROGRAM": 256},
-    "app.serve.warmer": {"MOST_FAILED": 3, "MOST_FRESH": 128, "MOST_FRESH_BYTES": 16 << 20},
+    "app.serve.warmer": {"MOST_FAILED": 3, "MOST_FRESH": 256, "MOST_FRESH_BYTES": 32 << 20},
     "app.views.spare_time": {"LEAST_UNITS": 128},
     "app.views.top_view": {"WINDOW_S": 60},
     "app.views.traffic_rows": {"MOST_ROWS": 128},
