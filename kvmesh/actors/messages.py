@@ -233,11 +233,9 @@ class RouterHeartbeat(Message, frozen=True):
     it holds exactly; `scope` tells who these are: only under equal ones digests compare. `workers`
     are those of its bucket, so that meta-routers find a worker that a request names; `left_out` are
     some of them that get nothing for failing requests. A `follower` books in the bucket but takes
-    no HTTP requests: it is a peer to replicas and nothing to meta-routers. A `picker` is one that
-    decides, for gateways that ask it: a replica in all else. `admission`, `policy` are what was
-    changed while it ran. `formats` are those it reads. `fetches` is what it learned lately of how
-    long workers take to bring blocks to their devices. `prompts` is how many it keeps for workers
-    that join, 0 for one that warms none.
+    no HTTP requests: it is nothing to meta-routers. A `picker` decides for gateways, and is a
+    replica in all else. `admission`, `policy` were changed while it ran; `formats` it reads;
+    `fetches`: how long workers lately took to bring blocks; it keeps `prompts` for newcomers.
     """
 
     router: Member

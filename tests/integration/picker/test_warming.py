@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,7 +23,11 @@ async def test_a_picker_has_a_newcomer_compute_what_is_shared(tmp_path: Path) ->
     file, asked = tmp_path / "workers.txt", 0
     async with engines(2) as (first, late):
         file.write_text(f"first={first}\n")
-        settings = {"discover": (f"file:{file}",), "kv_events": True, "warm_share": SHARE}
+        settings: dict[str, Any] = {
+            "discover": (f"file:{file}",),
+            "kv_events": True,
+            "warm_share": SHARE,
+        }
         async with picker([], **settings) as live:
 
             async def ask_on() -> None:
@@ -35,7 +40,7 @@ async def test_a_picker_has_a_newcomer_compute_what_is_shared(tmp_path: Path) ->
 
             async def both_serve() -> bool:
                 rows = (await live.views.get("/v1/status")).json()["workers"]
-                return sum(one["usable"] for one in rows) == 2
+                return [one["usable"] for one in rows] == [True, True]
 
             asking = asyncio.ensure_future(ask_on())
             try:
