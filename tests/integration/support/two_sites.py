@@ -162,7 +162,7 @@ class TwoSites:
         for link in (self.leaf, *self.doors.values()):
             await link.open()
         await self.a.serve("b", self.doors["b"], {})
-        hub = f"nats-leaf://leaf:{LEAF}@127.0.0.1:{self.leaf.port}"
+        hub = f"nats-leaf://b:{LEAF}@127.0.0.1:{self.leaf.port}"
         await self.b.serve("a", self.doors["a"], {"a": hub})
 
     async def cut(self, *, silent: bool = False) -> None:
