@@ -16,6 +16,7 @@ from kvmesh.actors.wire import Subjects
 from kvmesh.app.ops.nats_isolation import SYSTEM, site_account
 from kvmesh.app.ops.nats_members import AccountsOptions
 from kvmesh.app.ops.nats_server import NatsServer
+from kvmesh.app.ops.site_server import site_conf
 from kvmesh.transport.nats.jetstream.api import JetStream
 from kvmesh.transport.nats.layout import home_bucket, snapshot_bucket
 from kvmesh.transport.nats.link.connection import NatsConnection, NatsOptions
@@ -259,3 +260,50 @@ async def test_a_server_of_a_thief_that_joins_with_a_stolen_key_has_no_more_righ
     assert told == {("eu", account, DIGESTS[1]) for account in ("site:us", "meta")}
     assert of_others == {DIGESTS[0]}
     assert listed["streams"] is None, "its own server's: none of eu"
+
+
+async def test_sites_of_one_command_are_joined_in_pairs(tmp_path: Path, eventually: Any) -> None:
+    """Three servers as `kvmesh up --sites 3` has them, by passwords: nobody relays for others."""
+    ports = fixed_ports(2)
+    heard: dict[str, set[str]] = {name: set() for name in NAMES}
+    async with contextlib.AsyncExitStack() as stack:
+        servers: list[NatsServer] = []
+        meshes: dict[str, NatsConnection] = {}
+        for number, name in enumerate(NAMES):
+            hubs = {
+                hub: f"nats-leaf://{name}:secret@127.0.0.1:{port}"
+                for hub, port in zip(NAMES[:number], ports, strict=False)
+            }
+            listen = ports[number] if number < len(ports) else 0
+            others = [one for one in NAMES if one != name]
+            config = site_conf(name, others, listen=listen, hubs=hubs, leaf="secret")
+            server = NatsServer(tmp_path / name, config=config)
+            await server.start()
+            stack.push_async_callback(server.stop)
+            servers.append(server)
+            mesh = meshes[name] = NatsConnection(NatsOptions(url=server.url, name=name))
+            await mesh.connect()
+            stack.push_async_callback(mesh.close)
+            ear = heard[name]
+            await mesh.client.listen(digest_subject(), lambda one, *_, ear=ear: ear.add(one))
+
+        async def all_heard() -> bool:
+            for name, mesh in meshes.items():
+                mesh.client.publish_nowait(digest_subject(name, "x"), b"x")
+                mesh.client.publish_nowait(CHAT.events("w0"), b"x")
+                await mesh.flush()
+            return all(ear == set(DIGESTS) for ear in heard.values())
+
+        await until(all_heard)
+        url = servers[0].url.replace("nats://", "nats://us:secret@")
+        thief = NatsConnection(NatsOptions(url=url, name="thief"))
+        await thief.connect()
+        stack.push_async_callback(thief.close)
+        for name in NAMES:
+            thief.client.publish_nowait(digest_subject(name, "forged"), b"x")
+        await eventually(lambda: thief.statistics().errors == 2)
+        await eventually(lambda: digest_subject("us", "forged") in heard["eu"])
+        await all_heard()
+
+    forged = {name: {one for one in ear if one.endswith("forged")} for name, ear in heard.items()}
+    assert forged == {"eu": {digest_subject("us", "forged")}, "us": set(), "ap": set()}
