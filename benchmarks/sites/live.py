@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from benchmarks.sites.bench_sites import RTT_MS
+from benchmarks.sites.bench_sites import RTT_MS, RULES
 from benchmarks.sites.workload import BLOCK, Conversation, Load, Turn, make_conversations
 from benchmarks.sites.world import NAMES, Rule, World, WorldOptions
 from kvmesh_lab.mocker.model.options import EngineOptions
@@ -56,6 +56,7 @@ class Told(msgspec.Struct):
     sent_s: float
     ttft_ms: float
     failed: str = ""
+    why: str = ""
 
 
 def write_model(folder: Path) -> Path:
@@ -198,7 +199,8 @@ async def converse(
             mesh.sites[turn.home].url, msgspec.json.encode(body), head
         )
         failed = "" if b"data: [DONE]" in answer else f"{fields['']} {answer[-200:]!r}"
-        row = Told(turn.home, fields.get("x-kvmesh-site", ""), sent_s - began_s, 0.0, failed)
+        why = fields.get("x-kvmesh-site-why", "")
+        row = Told(turn.home, fields.get("x-kvmesh-site", ""), sent_s - began_s, 0.0, failed, why)
         row.ttft_ms = ((first_s or time.monotonic()) - sent_s) * 1000.0
         told.append(row)
 
@@ -257,9 +259,10 @@ def row(told: Sequence[Told]) -> str:
     ttfts = sorted(one.ttft_ms for one in kept)
     away = sum(one.site != NAMES[one.home] for one in kept) / len(kept)
     failed = [one.failed for one in told if one.failed]
+    whys = Counter(one.why.partition(":")[0] for one in kept if one.why)
     return (
         f"n {len(kept):4} p50 {median(ttfts):7.0f} p90 {percentile(ttfts, 0.9):8.0f} "
-        f"overseas {away:6.1%} failed {len(failed)} {failed[:1]}"
+        f"overseas {away:6.1%} failed {len(failed)} {failed[:1]} {dict(whys)}"
     )
 
 
@@ -269,6 +272,7 @@ async def main() -> None:
     parser.add_argument("--seconds", type=float, default=110.0)
     parser.add_argument("--output-tokens", type=float, default=32.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rules", nargs="+", choices=RULES[::2], default=RULES[::2])
     parser.add_argument("--faults", action="store_true")
     options = parser.parse_args()
 
@@ -283,7 +287,7 @@ async def main() -> None:
         if options.load not in (name, "all"):
             continue
         load = load_of(name)
-        for rule in ("nearest", "kvmesh"):
+        for rule in options.rules:
             print(name, rule, "virtual", row(virtual(load, rule, options.seed)), flush=True)
             print(name, rule, "live   ", row(await play(load, rule, options.seed)), flush=True)
 

@@ -70,12 +70,14 @@ class SiteLink:
                     writer.write(data)
 
         delivering = asyncio.ensure_future(deliver())
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 16):
-                self.bytes += len(data)
-                queue.put_nowait((loop.time() + self._delay_s, data))
-        await asyncio.sleep(self._delay_s)
-        delivering.cancel()
+        try:
+            with contextlib.suppress(OSError):
+                while data := await reader.read(1 << 16):
+                    self.bytes += len(data)
+                    queue.put_nowait((loop.time() + self._delay_s, data))
+            await asyncio.sleep(self._delay_s)
+        finally:
+            delivering.cancel()
         self._writers.discard(writer)
         writer.transport.abort()
 
