@@ -106,9 +106,9 @@ class _Late:
         self._said_ms = self._said_ms * kept + said_ms
         self._at_s = now
 
-    def factor(self, now: float) -> float:
+    def factor(self, now: float, prior: float = 1.0) -> float:
         kept = self._kept(now)
-        took, said = self._took_ms * kept + _PRIOR_MS, self._said_ms * kept + _PRIOR_MS
+        took, said = self._took_ms * kept + _PRIOR_MS * prior, self._said_ms * kept + _PRIOR_MS
         return max(1.0, took / said)
 
     def _kept(self, now: float) -> float:
@@ -318,15 +318,23 @@ class Sites:
     ) -> Offer | None:
         if self.why_not(site, now):
             return None
-        return self._priced(site, self._sites[site], asked, known, now)
+        # Of a site that nothing was sent to of late it is not known whether predictions are right
+        # there: if they are not here, it is taken to be no better, or all would go there.
+        late = self._home.late.factor(now)
+        return self._priced(site, self._sites[site], asked, known, now, late)
 
     @staticmethod
     def _priced(
-        name: str, site: _Site, asked: SiteRequest, known: Mapping[str, int], now: float
+        name: str,
+        site: _Site,
+        asked: SiteRequest,
+        known: Mapping[str, int],
+        now: float,
+        late: float = 1.0,
     ) -> Offer | None:
         heat = lightest(site.loads, asked.model)
         if heat is None:
             return None
         wait_ms = site.wait_ms(asked.model, heat, now)
-        chars, late = known.get(name, 0), site.late.factor(now)
+        late, chars = site.late.factor(now, late), known.get(name, 0)
         return Offer(name, wait_ms, heat.ms_per_token, chars, site.rtt_ms, late)

@@ -46,6 +46,16 @@ def test_a_site_that_floods_with_keys_is_heard_out_a_second_later() -> None:
     assert at_us(flood[-1], 1.0)
 
 
+def test_first_tokens_that_are_late_at_home_send_nobody_where_it_may_be_no_better() -> None:
+    sites, busy = two_sites(), two_sites((BucketLoad(("m",), BucketHeat(200.0, 0.1, 2)),))
+    for one in (sites, busy):
+        for _ in range(20):
+            one.first_token("eu", 100.0, 500.0, 0.1)
+
+    assert site_of(sites) == "eu"
+    assert site_of(busy) == "us"
+
+
 def test_a_request_stays_unless_its_site_is_full_or_sick() -> None:
     assert site_of(two_sites()) == "eu"
     assert site_of(two_sites(FULL)) == "us"
@@ -172,6 +182,7 @@ def test_a_site_whose_first_tokens_are_late_costs_more_for_a_while() -> None:
     asked = SiteRequest("m", 40_000)
 
     for _ in range(20):
+        sites.first_token("us", 1000.0, 1000.0, 0.0)
         sites.first_token("eu", 1000.0, 4000.0, 0.0)
 
     assert site_of(sites, asked, 0.1) == "us"
