@@ -19,6 +19,7 @@ from kvmesh.core.admission.access import (
     ROLES_HEADER,
     check_role,
     forwarded_roles,
+    tenant_of,
 )
 from kvmesh.core.admission.api_keys import ApiKey, KeyFile, KeyRing, parse_file
 from kvmesh.core.admission.paths import Role
@@ -193,9 +194,9 @@ class KeyGuard(Generic[G]):
         )
         limited = msgspec.structs.replace(key, roles=roles)
         added = self._added(request.path, (tenant, name), limited)
-        stays = request.header(RESIDENCY_HEADER)
-        if stays is not None and not key.residency:
-            added = *added, (RESIDENCY_HEADER, stays)
+        if not key.residency and request.header(RESIDENCY_HEADER) is not None:
+            stays = tenant_of(request.headers, RESIDENCY_HEADER)
+            added = *added, (RESIDENCY_HEADER, stays.encode("latin-1"))
         return _Admitted(key, accounts, added)
 
     def _told(self, path: str, found: _Admitted) -> _Admitted:

@@ -35,7 +35,7 @@ from kvmesh.app.meta.operator_pages import OperatorPages
 from kvmesh.app.meta.pages import UNAVAILABLE, MetaPages
 from kvmesh.app.meta.programs import MetaPrograms
 from kvmesh.app.meta.session_names import SessionNames
-from kvmesh.app.meta.site_part import SitePart, parse_doors
+from kvmesh.app.meta.site_part import SitePart, check_residency, parse_doors
 from kvmesh.app.meta.usage import MetaUsage
 from kvmesh.app.meta.view import TENANT_HEADER, MetaView
 from kvmesh.app.process.build import own_build
@@ -276,8 +276,7 @@ class MetaServer:
     def _forward(self, exchange: Exchange) -> None:
         request = exchange.request
         assert self._pool is not None
-        if self._sites is not None:
-            self._sites.check(request)
+        check_residency(request, self.settings.sites.site)
         endpoint = find_endpoint(request.method, request.path, passthrough=True)
         if endpoint is PASSTHROUGH and self._sockets.serve(exchange, self._pool, self._tracer):
             return
@@ -312,6 +311,7 @@ class MetaServer:
 
     def _explain(self, exchange: Exchange) -> None:
         """Let a replica of the request's bucket explain what it would decide."""
+        check_residency(exchange.request, self.settings.sites.site)
         read = partial(self._reader.digest_question, exchange.request)
         self._read(exchange, read, self._explain_read)
 

@@ -14,7 +14,7 @@ from kvmesh.app.meta.site_plan import FROM_SITE, OpenAway, SitePlan
 from kvmesh.app.views.figure import Labels, Source
 from kvmesh.app.views.front_figures import SITE_DIGESTS, SITES
 from kvmesh.app.views.overview import SitesStatus
-from kvmesh.core.admission.access import RESIDENCY_HEADER
+from kvmesh.core.admission.access import RESIDENCY_HEADER, tenant_of
 from kvmesh.core.buckets.conversations import find_beginnings
 from kvmesh.core.buckets.rules import BucketRequest
 from kvmesh.core.sites.sites import MOST_SITES, SiteRequest, Sites, SiteView
@@ -62,6 +62,20 @@ def parse_doors(settings: MetaRouterSettings) -> dict[str, str]:
     return doors
 
 
+def check_residency(request: Request, own: str) -> None:
+    """Raise `RequestError` 403 for a request whose data may not be at the site `own`; "" is a door
+    that knows of no sites, and so may be anywhere.
+    """
+    residency = _residency(request)
+    if residency and own not in residency:
+        place = f"is in {own}" if own else "has no --site"
+        raise RequestError(
+            f"the data of this key stays in {', '.join(residency)}: send it to a door there, "
+            f"this one {place}",
+            status=403,
+        )
+
+
 class SitePart:
     """One meta-router's part; `doors` are the other sites' front doors by name.
 
@@ -104,16 +118,6 @@ class SitePart:
         )
         self.sites.take_own(self._meta.table.loads(now), now)
         return SitePlan(self.away, asked, home, forwarding)
-
-    def check(self, request: Request) -> None:
-        """Raise `RequestError` 403 for a request whose data may not be at this site."""
-        residency = _residency(request)
-        if residency and self.sites.own not in residency:
-            raise RequestError(
-                f"the data of this key stays in {', '.join(residency)}: send it to a door there, "
-                f"this one is in {self.sites.own}",
-                status=403,
-            )
 
     def running(self, pool: UpstreamPool) -> Coroutine[None, None, None]:
         """Return what must run for as long as the meta-router serves."""
@@ -171,5 +175,9 @@ class SitePart:
 
 
 def _residency(request: Request) -> tuple[str, ...]:
-    value = request.header(RESIDENCY_HEADER)
-    return () if value is None else tuple(value.decode("latin-1").replace(",", " ").split())
+    """Return the sites that a request may be served at, none: any. Raises `RequestError` for two
+    headers.
+    """
+    if request.header(RESIDENCY_HEADER) is None:
+        return ()
+    return tuple(tenant_of(request.headers, RESIDENCY_HEADER).replace(",", " ").split())

@@ -1,4 +1,4 @@
-"""`kvmesh nats-accounts`: an nkey for each process, an account for each bucket and each worker.
+"""`kvmesh nats-accounts`: an nkey for each process, an account for each bucket, worker, other site.
 
 Least rights, one process one key: a worker writes its own event and heartbeat subjects and nothing
 else; a router reads its bucket's stream and may purge it; a bucket's admin makes its streams. What
@@ -31,7 +31,7 @@ def write_trust(out: Path, members: Iterable[Member]) -> Path:
     anchors = (
         Anchor(one.role, one.public_key, one.bucket, one.name, one.ranks)
         for one in members
-        if one.role != "biller"  # it says nothing that anybody reads
+        if one.role != "biller" and one.role != "site"  # noqa: PLR1714  mypy narrows; they say nothing that is signed
     )
     path, data = out / NAME, encode_anchors(anchors)
     if not path.exists() or path.read_bytes() != data:
@@ -50,7 +50,7 @@ def write_accounts(options: AccountsOptions) -> Path:
     try:
         members = keyed_members(options)
         write_trust(options.out, members)
-        return write_server(options, plan_accounts(members, options.namespace))
+        return write_server(options, plan_accounts(members, options.namespace, options.site))
     except OSError as error:
         raise ConfigError(f"--out {options.out}: {error}") from error
 

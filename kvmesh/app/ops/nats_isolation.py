@@ -7,6 +7,9 @@ another, by name; a message's reply subject never crosses, the server makes anot
 - `worker:BUCKET:NAME`: one worker's key. It imports the worker's events and heartbeats, which the
   bucket's account takes, and exports the worker's commands. No JetStream.
 - `meta`: meta-routers, their table and its admin. It imports the heartbeats of routers.
+- `site:NAME`: another site, whose servers are leaf nodes in it. It imports the digests of this site
+  and exports that one's. No two sites share an account: none hears or speaks for a third. No
+  JetStream.
 - `SYS`: nobody.
 """
 
@@ -15,6 +18,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from kvmesh.actors.site_reporter import digest_subject
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.ops.nats_members import Member
 from kvmesh.app.ops.nats_rights import ANSWER_S
@@ -48,19 +52,23 @@ class Import(msgspec.Struct, frozen=True):
 
 
 class Account(msgspec.Struct, frozen=True):
-    """What lives together. Without `jetstream` it can hold no stream."""
+    """What lives together. Without `jetstream` it can hold no stream, without `leafs` no server of
+    others may join.
+    """
 
     name: str
     members: tuple[Member, ...] = ()
     exports: tuple[Export, ...] = ()
     imports: tuple[Import, ...] = ()
     jetstream: bool = False
+    leafs: bool = False
 
 
-def plan_accounts(members: Sequence[Member], namespace: str) -> list[Account]:
-    """Return the accounts of these members, the system account last."""
+def plan_accounts(members: Sequence[Member], namespace: str, site: str = "") -> list[Account]:
+    """Return the accounts of these members, the system account last; `site` is the own one."""
     buckets = list(dict.fromkeys(member.bucket for member in members if member.bucket))
-    homes = tuple(member for member in members if not member.bucket)
+    homes = tuple(one for one in members if not one.bucket and one.role != "site")
+    peers = [one for one in members if one.role == "site"]
     imports = tuple(
         Import(Subjects(namespace, one).routers(), "stream", bucket_account(one)) for one in buckets
     )
@@ -72,7 +80,13 @@ def plan_accounts(members: Sequence[Member], namespace: str) -> list[Account]:
         others = tuple(member for member in its if member.role != "worker")
         accounts.append(_bucket(subjects, others, workers))
         accounts += [_worker(subjects, worker) for worker in workers]
-    return [*accounts, Account(META, homes, imports=imports, jetstream=True), Account(SYSTEM)]
+    to = tuple(site_account(one.name) for one in peers)
+    exports = (Export(digest_subject(site), "stream", to),) if peers else ()
+    imports += tuple(
+        Import(digest_subject(one.name), "stream", site_account(one.name)) for one in peers
+    )
+    meta = Account(META, homes, exports, imports, jetstream=True)
+    return [*accounts, *(_site(site, one) for one in peers), meta, Account(SYSTEM)]
 
 
 def bucket_account(bucket: str) -> str:
@@ -87,6 +101,17 @@ def bucket_account(bucket: str) -> str:
 def worker_account(worker: Member) -> str:
     """Return the name of a worker's account."""
     return worker.label.replace(".", ":")
+
+
+def site_account(name: str) -> str:
+    """Return the name of another site's account."""
+    return f"site:{name}"
+
+
+def _site(own: str, peer: Member) -> Account:
+    exports = (Export(digest_subject(peer.name), "stream", (META,)),)
+    imports = (Import(digest_subject(own), "stream", META),)
+    return Account(site_account(peer.name), (peer,), exports, imports, leafs=True)
 
 
 def _bucket(subjects: Subjects, members: tuple[Member, ...], workers: Sequence[Member]) -> Account:

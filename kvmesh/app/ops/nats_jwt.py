@@ -81,12 +81,13 @@ def account_body(
         for one in account.exports
     ]
     limits = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn"), UNLIMITED)
+    limits |= {"wildcards": True, "leaf": UNLIMITED if account.leafs else 0}
     stores = {"mem_storage": memory, "disk_storage": disk, "streams": -1, "consumer": -1}
     return {
         "type": "account",
         "exports": exports,
         "imports": imports,
-        "limits": limits | {"wildcards": True, "leaf": 0} | (stores if account.jetstream else {}),
+        "limits": limits | (stores if account.jetstream else {}),
         "revocations": revoked,
     }
 

@@ -18,6 +18,7 @@ from kvmesh.app.ops.nats_rights import (
     meta_router_rights,
     rank_names,
     router_rights,
+    site_rights,
     worker_rights,
 )
 from kvmesh.errors import ConfigError
@@ -26,7 +27,7 @@ from kvmesh.settings.types import Positive
 
 MEMBER = re.compile(r"([A-Za-z0-9_-]{1,64})/([A-Za-z0-9_-]{1,64}|\*)(?::([1-9][0-9]{0,3}))?")
 
-Role = Literal["worker", "router", "meta-router", "biller", "admin"]
+Role = Literal["worker", "router", "meta-router", "biller", "admin", "site"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,11 @@ class AccountsOptions:
     biller: tuple[str, ...] = ()
     """`bucket/name`; repeat. A program of yours that reads the bucket's record of usage, by a
     durable consumer of that name."""
+    site: str = ""
+    """Name of this site, as of `kvmesh meta-router --site`. Default: there are no sites."""
+    peer_site: tuple[str, ...] = ()
+    """Name of another site; repeat. It gets an account, and seeds/site.NAME.nk is what its NATS
+    servers join with as leaf nodes. Digests cross, nothing else does."""
     operator: bool = False
     """Operator mode: accounts.conf holds tokens signed by an operator's key, and processes log in
     with creds/ROLE.BUCKET.NAME.creds (--nats-creds). Keep signing/ away from servers."""
@@ -65,7 +71,8 @@ class AccountsOptions:
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One process that logs in. Meta-routers and their admin have neither bucket nor name.
+    """One process that logs in. Meta-routers and their admin have neither bucket nor name, the
+    servers of another site have its name and no bucket.
 
     `name` `*` is everybody of that role in the bucket. A worker with more than one of `ranks`
     speaks as NAME-dp0, NAME-dp1 and so on. `public_key` is "" until `keyed_members` finds it.
@@ -100,7 +107,8 @@ def plan_members(options: AccountsOptions) -> list[Member]:
     check_name(options.namespace, "--namespace")
     members = [
         Member("admin", admin_rights()),
-        Member("meta-router", meta_router_rights(options.namespace)),
+        Member("meta-router", meta_router_rights(options.namespace, options.site)),
+        *_peers(options),
     ]
     for text in options.worker:
         bucket, name, ranks = parse_member("--worker", text)
@@ -124,6 +132,20 @@ def plan_members(options: AccountsOptions) -> list[Member]:
                 "needs its own name"
             )
     return members
+
+
+def _peers(options: AccountsOptions) -> list[Member]:
+    """Return the servers of other sites. Raises `ConfigError`."""
+    own, peers = options.site, options.peer_site
+    if own:
+        check_name(own, "--site")
+    elif peers:
+        raise ConfigError(f"--peer-site {peers[0]!r}: name this one, too: --site")
+    for name in peers:
+        check_name(name, "--peer-site")
+        if name == own or peers.count(name) > 1:
+            raise ConfigError(f"--peer-site {name!r}: it is named twice, or is --site itself")
+    return [Member("site", site_rights(own, name), name=name) for name in peers]
 
 
 def parse_member(flag: str, text: str) -> tuple[str, str, int]:

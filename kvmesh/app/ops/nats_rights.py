@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from kvmesh.actors.site_reporter import digest_subject
 from kvmesh.actors.wire import Subjects
 from kvmesh.transport.nats.layout import (
     home_bucket,
@@ -109,13 +110,26 @@ def follow_rights(stream: str) -> list[str]:
     return [f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.CONSUMER.CREATE.{stream}.>", *used]
 
 
-def meta_router_rights(namespace: str) -> Rights:
+def meta_router_rights(namespace: str, site: str = "") -> Rights:
     """Return a meta-router's rights: hear the routers of all buckets, and share with the other
-    meta-routers where conversations are; all of them have one key.
+    meta-routers where conversations are; all of them have one key. With a `site` of its own it
+    tells others of that one, and hears them.
     """
     homes = home_bucket(namespace)
-    publish = (*follow_rights(f"KV_{homes}"), f"$KV.{homes}.>")
-    return Rights(publish, (Subjects(namespace, "*").routers(), f"{inbox_prefix('meta-router')}.>"))
+    publish = [*follow_rights(f"KV_{homes}"), f"$KV.{homes}.>"]
+    subscribe = [Subjects(namespace, "*").routers(), f"{inbox_prefix('meta-router')}.>"]
+    if site:
+        publish.append(digest_subject(site))
+        subscribe.append(digest_subject())
+    return Rights(tuple(publish), tuple(subscribe))
+
+
+def site_rights(own: str, peer: str) -> Rights:
+    """Return the rights of another site's servers, leaf nodes: tell of that site, hear of ours.
+
+    Without them its key could tell `peer` itself of `own`: both are in one account.
+    """
+    return Rights((digest_subject(peer),), (digest_subject(own),))
 
 
 def admin_rights() -> Rights:

@@ -70,17 +70,16 @@ async def start_sites(
     settings: UpSettings, stack: contextlib.AsyncExitStack, forks: ForkServer | None = None
 ) -> tuple[list[LocalMesh], str, list[Child]]:
     """Start every process of every site, as `start_mesh` does of one; return the plans, the URL of
-    the first one's NATS and the processes. The others' servers join that one as leaf nodes.
+    the first one's NATS and the processes. Each server joins those before it as a leaf.
     """
     require_lab("`kvmesh up` with its simulated engines")
     each = site_settings(settings)
-    leaf_port = settings.http_port + LEAF_OFFSET
+    leaf_ports = [one.http_port + LEAF_OFFSET for one in each[:-1]]
     ports = [port for one in each for port in mesh_ports(one)]
-    refuse_taken_ports([*ports, leaf_port], f"--http-port {settings.http_port}")
+    refuse_taken_ports([*ports, *leaf_ports], f"--http-port {settings.http_port}")
     stack.enter_context(hold_data_dir(settings.data_dir))
     secret = with_secret(settings).hash_secret_file
     leaf = secrets.token_urlsafe()
-    hub = {site_name(0): f"nats-leaf://leaf:{leaf}@{LOCALHOST}:{leaf_port}"}
     doors = {
         site_name(number): f"http://{LOCALHOST}:{one.http_port}" for number, one in enumerate(each)
     }
@@ -91,8 +90,11 @@ async def start_sites(
         conf = site_conf(
             name,
             sorted(others),
-            listen=0 if number else leaf_port,
-            hubs=hub if number else {},
+            listen=leaf_ports[number] if one is not each[-1] else 0,
+            hubs={
+                site_name(before): f"nats-leaf://{name}:{leaf}@{LOCALHOST}:{port}"
+                for before, port in enumerate(leaf_ports[:number])
+            },
             leaf=leaf,
         )
         urls.append(await start_nats(one.data_dir / "nats", stack, conf))

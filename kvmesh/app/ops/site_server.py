@@ -1,4 +1,4 @@
-"""The NATS server of a site: a mesh's account, and one of digests alone that leaf nodes join."""
+"""The NATS server of a site of `kvmesh up`: a mesh's account, and one for each other site."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -6,10 +6,11 @@ from typing import Any, Final
 import msgspec
 
 from kvmesh.actors.site_reporter import digest_subject
+from kvmesh.app.ops.nats_isolation import site_account
+from kvmesh.app.ops.nats_rights import site_rights
 
 MESH: Final = "MESH"
-SITES: Final = "SITES"
-"""Accounts. Nothing crosses to another site but what the second one has."""
+"""The account of a mesh's processes."""
 
 
 def site_conf(
@@ -17,28 +18,35 @@ def site_conf(
 ) -> str:
     """Return the accounts and leaf nodes of a site's server, as text for its configuration.
 
-    Others join at the port `listen` (0: none do) as user `leaf` of that password; this one joins
-    `hubs`, URLs by site. The mesh's processes log in as nobody.
+    Others join at the port `listen` (0: none do) by their names and the password `leaf`; this one
+    joins `hubs`, URLs by site. The mesh's processes log in as nobody.
     """
-    own, told = f"{digest_subject(site, '>')}", [digest_subject(one, ">") for one in peers]
+    own = {"stream": digest_subject(site)}
+    told = {one: {"stream": digest_subject(one)} for one in peers}
     accounts: dict[str, Any] = {
         MESH: {
             "jetstream": "enabled",
             "users": [{"user": "mesh", "password": "mesh"}],
-            "exports": [{"stream": own}],
-            "imports": [{"stream": {"account": SITES, "subject": one}} for one in told],
-        },
-        SITES: {
-            "users": [{"user": "leaf", "password": leaf}],
-            "exports": [{"stream": one} for one in told],
-            "imports": [{"stream": {"account": MESH, "subject": own}}],
-        },
+            "exports": [own],
+            "imports": [_of(site_account(one), told[one]) for one in peers],
+        }
     }
+    for one in peers:
+        rights = site_rights(site, one).to_config()
+        accounts[site_account(one)] = {
+            "users": [{"user": one, "password": leaf, "permissions": rights}],
+            "exports": [told[one]],
+            "imports": [_of(MESH, own)],
+        }
     leafnodes: dict[str, Any] = {
-        "remotes": [{"url": url, "account": SITES} for _, url in sorted(hubs.items())]
+        "remotes": [{"url": url, "account": site_account(one)} for one, url in sorted(hubs.items())]
     }
     if listen:
         leafnodes |= {"listen": f"127.0.0.1:{listen}", "no_advertise": True}
     blocks = {"accounts": accounts, "no_auth_user": "mesh", "leafnodes": leafnodes}
     text = msgspec.json.format(msgspec.json.encode(blocks), indent=2).decode()
     return text.strip()[1:-1]
+
+
+def _of(account: str, export: Mapping[str, str]) -> dict[str, Any]:
+    return {"stream": {"account": account, "subject": export["stream"]}}

@@ -113,7 +113,7 @@ def check_role(path: str, roles: tuple[Role, ...]) -> None:
 
 
 def tenant_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
-    """Return the tenant that the header `name` tells, "" without one.
+    """Return the tenant, or the sites, that the header `name` tells, "" without one.
 
     Raises `RequestError` for two of them: who reads the first and who the last would differ.
     """

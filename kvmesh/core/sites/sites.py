@@ -1,7 +1,7 @@
 """The sites that a router may send requests to: what each told, how far away it is, what it got."""
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import exp2
 from typing import Final
 
@@ -20,6 +20,11 @@ STALE_S: Final = 2.5
 
 MISSES: Final = 2
 """Probes in a row without an answer, one a second, after which a site is lost."""
+
+MOST_HOT: Final = 1024
+"""Keys of beginnings that are taken of a site in a second, 8 KiB of its digests: who forges these
+can neither have what is known of all sites forgotten at once, nor a meta-router do nothing else.
+"""
 
 _SAMPLES: Final = 8
 _UNREPORTED: Final = 256
@@ -101,9 +106,9 @@ class _Late:
         self._said_ms = self._said_ms * kept + said_ms
         self._at_s = now
 
-    def factor(self, now: float) -> float:
+    def factor(self, now: float, prior: float = 1.0) -> float:
         kept = self._kept(now)
-        took, said = self._took_ms * kept + _PRIOR_MS, self._said_ms * kept + _PRIOR_MS
+        took, said = self._took_ms * kept + _PRIOR_MS * prior, self._said_ms * kept + _PRIOR_MS
         return max(1.0, took / said)
 
     def _kept(self, now: float) -> float:
@@ -122,6 +127,7 @@ class _Site:
         self.misses = 0
         self.sent = 0
         self.late = _Late()
+        self._hot_since_s, self._hot_left = 0.0, MOST_HOT
         self._backlogs: dict[str, _Backlog] = {}
 
     @property
@@ -134,6 +140,14 @@ class _Site:
 
     def is_heard(self, now: float) -> bool:
         return self.heard_s is not None and now - self.heard_s <= STALE_S
+
+    def admit(self, hot: Sequence[int], now: float) -> Sequence[int]:
+        """Return those keys that are still taken in this second."""
+        if now - self._hot_since_s >= 1.0:
+            self._hot_since_s, self._hot_left = now, MOST_HOT
+        taken = hot[: self._hot_left]
+        self._hot_left -= len(taken)
+        return taken
 
     def report(self, loads: Sequence[BucketLoad], now: float) -> None:
         self.heard_s, self.loads = now, loads
@@ -173,7 +187,7 @@ class Sites:
         return {name: one.door for name, one in self._sites.items()}
 
     def take(
-        self, site: str, loads: Sequence[BucketLoad], hot: Iterable[int], now: float, *, ready: bool
+        self, site: str, loads: Sequence[BucketLoad], hot: Sequence[int], now: float, *, ready: bool
     ) -> bool:
         """Take what a site told, or another door of the own one; False: it is none of ours."""
         known = self._sites.get(site)
@@ -182,7 +196,7 @@ class Sites:
             known.report(loads, now)
         elif site != self.own:
             return False
-        for key in hot:
+        for key in (known or self._home).admit(hot, now):
             self._homes.note(key, site, now)
         return True
 
@@ -304,15 +318,23 @@ class Sites:
     ) -> Offer | None:
         if self.why_not(site, now):
             return None
-        return self._priced(site, self._sites[site], asked, known, now)
+        # Of a site that nothing was sent to of late it is not known whether predictions are right
+        # there: if they are not here, it is taken to be no better, or all would go there.
+        late = self._home.late.factor(now)
+        return self._priced(site, self._sites[site], asked, known, now, late)
 
     @staticmethod
     def _priced(
-        name: str, site: _Site, asked: SiteRequest, known: Mapping[str, int], now: float
+        name: str,
+        site: _Site,
+        asked: SiteRequest,
+        known: Mapping[str, int],
+        now: float,
+        late: float = 1.0,
     ) -> Offer | None:
         heat = lightest(site.loads, asked.model)
         if heat is None:
             return None
         wait_ms = site.wait_ms(asked.model, heat, now)
-        chars, late = known.get(name, 0), site.late.factor(now)
+        late, chars = site.late.factor(now, late), known.get(name, 0)
         return Offer(name, wait_ms, heat.ms_per_token, chars, site.rtt_ms, late)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from kvmesh.actors.site_reporter import digest_subject
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.ops.nats_isolation import SYSTEM
 from kvmesh.app.ops.nats_members import AccountsOptions
@@ -66,6 +67,14 @@ THIEVES = {
         stored=f"$KV.{HOMES}.x",
         stream=f"KV_{HOMES}",
         written=f"$KV.{HOMES}.y",
+    ),
+    "site": Thief(
+        label="site.us",
+        names=("site", "us"),
+        home="site:us",
+        own=digest_subject("us", "x"),
+        heard_in="site:us",
+        written=digest_subject("us", "y"),
     ),
     "admin": Thief(
         label="admin.chat",
@@ -132,7 +141,8 @@ def foreign(role: str) -> list[str]:
     """Return the subjects a thief tries. A worker tries those of its own bucket, too."""
     own = {"worker": subjects_of(CHAT), "pool": subjects_of(POOL)[2:]}.get(role, [])
     homes = [] if "meta" in role else [f"$KV.{HOMES}.x", f"$JS.API.STREAM.PURGE.KV_{HOMES}"]
-    return [*subjects_of(CODE), *own, *homes, *OF_ALL]
+    sites = [] if "meta" in role else [digest_subject("eu", "x"), digest_subject("ap", "x")]
+    return [*subjects_of(CODE), *own, *homes, *sites, *OF_ALL]
 
 
 HEARD = dict.fromkeys(
@@ -170,7 +180,7 @@ class Scene:
 
     async def clean(self, account: str) -> None:
         """Delete the streams that a thief left: the server goes on writing for them."""
-        if account.startswith("worker:"):
+        if account.startswith(("worker:", "site:")):
             return
         for name in await self.streams(account):
             if name.startswith(EVIL):
@@ -195,6 +205,8 @@ async def scene(
         operator=request.param == "operator",
         worker=("chat/w0", "chat/w1", "code/v1", "pool/*"),
         router=("chat/r0", "chat/f0", "code/r1", "pool/r0"),
+        site="eu",
+        peer_site=("us", "ap"),
     )
     async with locked_mesh(
         folder, options, witnesses=True, buckets=("chat", "code", "pool")

@@ -378,7 +378,8 @@ def test_sites_of_compose_have_no_network_in_common_but_for_nats_and_meta_router
         (DEPLOY / f"compose/site-{one}.conf").read_text().partition("listen:")[2].split("leafnodes")
         for one in ("eu", "us")
     )
-    assert eu[0].replace(".eu.", ".?.").replace(".us.", ".eu.").replace(".?.", ".us.") == us[0]
+    swapped = re.sub(r"\b(eu|us)\b", lambda found: {"eu": "us", "us": "eu"}[found[0]], eu[0])
+    assert swapped == us[0]
 
 
 @pytest.mark.parametrize("file", ["compose.yaml", "gateway.yaml", "two-sites.yaml"])

@@ -71,5 +71,6 @@ async def test_a_site_that_is_full_sends_requests_to_the_other_and_one_that_is_c
         again = await asyncio.gather(*(ask(url, n) for n in range(20) for url in sites.urls))
 
     assert Counter(one.status_code for one in (*flood, *apart, *again)) == {200: FLOOD + 80}
+    # Both were idle: of so many at once about half are sooner served by the other one.
     served = Counter(one.headers["x-kvmesh-site"] for one in flood)
-    assert served["eu"] > served["us"] > 0
+    assert min(served["eu"], served["us"]) > FLOOD // 10, served

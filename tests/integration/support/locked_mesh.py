@@ -79,7 +79,7 @@ class LockedMesh:
     def write(self, *, witnesses: bool = False) -> None:
         """Write what the server reads. A witness may hear and say all in its account."""
         self.members = keyed_members(self.options)
-        self.accounts = plan_accounts(self.members, self.options.namespace)
+        self.accounts = plan_accounts(self.members, self.options.namespace, self.options.site)
         if witnesses:
             self.accounts = [self._witnessed(account) for account in self.accounts]
         write_server(self.options, self.accounts)
@@ -90,8 +90,9 @@ class LockedMesh:
         members = (*account.members, msgspec.structs.replace(witness, public_key=key))
         return msgspec.structs.replace(account, members=members)
 
-    async def start(self) -> None:
-        config = (self.options.out / "accounts.conf").read_text()
+    async def start(self, more: str = "") -> None:
+        """Start the server; `more` of its configuration is no account."""
+        config = (self.options.out / "accounts.conf").read_text() + more
         self.server = NatsServer(self.log.parent / "store", log_path=self.log, config=config)
         await self.server.start()
 

@@ -150,7 +150,7 @@ READERS = ("router", "follower", "meta-router", "admin", "meta-admin")
 ROUTERS = ("router", "follower")
 ADMINS = ("admin", "meta-admin")
 PENS: dict[Pen, tuple[str, ...]] = {
-    publish: WRITERS,
+    publish: (*WRITERS, "site"),
     ack: WRITERS,
     api_answer: READERS,
     consumer_answer: READERS,
@@ -161,7 +161,7 @@ PENS: dict[Pen, tuple[str, ...]] = {
     republish: ADMINS,
     source_api: ADMINS,
     mirror_api: ADMINS,
-    trace: WRITERS,
+    trace: (*WRITERS, "site"),
     answer: ROUTERS,
 }
 """Which stolen key has each pen in its hands."""

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,14 @@ class SiteLink:
                     writer.write(data)
 
         delivering = asyncio.ensure_future(deliver())
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 16):
-                self.bytes += len(data)
-                queue.put_nowait((loop.time() + self._delay_s, data))
-        await asyncio.sleep(self._delay_s)
-        delivering.cancel()
+        try:
+            with contextlib.suppress(OSError):
+                while data := await reader.read(1 << 16):
+                    self.bytes += len(data)
+                    queue.put_nowait((loop.time() + self._delay_s, data))
+            await asyncio.sleep(self._delay_s)
+        finally:
+            delivering.cancel()
         self._writers.discard(writer)
         writer.transport.abort()
 
@@ -90,12 +92,14 @@ class Site:
         engine: Sequence[str],
         front: Sequence[str],
         routers: int = 1,
+        router: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.folder = folder / name
         self.folder.mkdir(parents=True)
         self.engine_options = engine
         self.front_options = front
+        self.router_options = router
         self.port, self.leaf_port, *self._ports = fixed_ports(5 + routers)
         self.engine_url = f"http://127.0.0.1:{self._ports[0]}"
         self.server = NatsServer(self.folder / "store")
@@ -105,11 +109,12 @@ class Site:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def serve(self, peer: str, link: SiteLink, hubs: dict[str, str]) -> None:
-        """Start the server, and make the processes."""
-        conf = site_conf(
-            self.name, [peer], listen=0 if hubs else self.leaf_port, hubs=hubs, leaf=LEAF
-        )
+    async def serve(self, doors: Mapping[str, int], hubs: Mapping[str, str]) -> None:
+        """Start the server, which joins `hubs`, and the processes; `doors` of the other sites are
+        ports by name.
+        """
+        listen = 0 if len(hubs) == len(doors) else self.leaf_port
+        conf = site_conf(self.name, list(doors), listen=listen, hubs=hubs, leaf=LEAF)
         self.server = NatsServer(
             self.folder / "store", log_path=self.folder / "nats.log", config=conf
         )
@@ -118,12 +123,15 @@ class Site:
         engine, events, replay, *routers = self._ports
         feeds = ("--kv-events-port", str(events), "--kv-replay-port", str(replay))
         mocker = ("mocker", "--http-port", str(engine), *feeds, *self.engine_options)
-        there = f"{peer}=http://127.0.0.1:{link.port}"
-        sites = ("--site", self.name, "--peer-site", there)
+        there = (f"--peer-site={name}=http://127.0.0.1:{port}" for name, port in doors.items())
+        sites = ("--site", self.name, *there)
         self.processes = [
             self._process("engine", engine, *mocker),
             self._process("sidecar", 0, "worker", "--engine-url", self.engine_url, *nats),
-            *(self._process("router", one, "router", *door(one), *nats) for one in routers),
+            *(
+                self._process("router", one, "router", *door(one), *nats, *self.router_options)
+                for one in routers
+            ),
             self._process(
                 "front",
                 self.port,
@@ -175,9 +183,9 @@ class TwoSites:
     async def start(self) -> None:
         for link in (self.leaf, *self.doors.values()):
             await link.open()
-        await self.a.serve("b", self.doors["b"], {})
-        hub = f"nats-leaf://leaf:{LEAF}@127.0.0.1:{self.leaf.port}"
-        await self.b.serve("a", self.doors["a"], {"a": hub})
+        await self.a.serve({"b": self.doors["b"].port}, {})
+        hub = f"nats-leaf://b:{LEAF}@127.0.0.1:{self.leaf.port}"
+        await self.b.serve({"a": self.doors["a"].port}, {"a": hub})
 
     async def cut(self, *, silent: bool = False) -> None:
         """Part the sites from each other; `silent`: what is sent is lost, and nobody is told."""

@@ -231,3 +231,12 @@ def test_a_proxy_may_say_where_data_stays_unless_its_key_does(
     assert door.ask(ANN, *([(b"x-kvmesh-residency", said.encode())] if said else [])) == 0
 
     assert residency(door.passed[0]) == told
+
+
+def test_a_proxy_that_says_it_twice_is_refused(door: Door) -> None:
+    door.write("ann", more="proxy = true\n")
+    door.guard = KeyGuard(
+        door.pass_on, door.path, tenant_header="x-kvmesh-tenant", pass_on=False, sessions=b""
+    )
+
+    assert door.ask(ANN, (b"x-kvmesh-residency", b"us"), (b"x-kvmesh-residency", b"eu")) == 400

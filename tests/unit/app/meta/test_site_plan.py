@@ -12,7 +12,7 @@ from kvmesh.actors.wire import encode
 from kvmesh.app.members.failure_care import FailureCare
 from kvmesh.app.meta import site_part
 from kvmesh.app.meta.bucket_plan import BucketPlan
-from kvmesh.app.meta.site_part import SitePart, parse_doors
+from kvmesh.app.meta.site_part import SitePart, check_residency, parse_doors
 from kvmesh.app.meta.site_plan import SITE, SITE_WHY, SitePlan
 from kvmesh.app.serve.request_ends import RequestEnds
 from kvmesh.core.buckets.beginnings import text_keys
@@ -156,13 +156,20 @@ def test_hot_beginnings_of_who_must_stay_are_told_nobody() -> None:
 
 
 def test_data_that_may_not_be_here_is_refused() -> None:
-    part = Door().part
+    def of(*values: bytes) -> Request:
+        said = tuple((b"x-kvmesh-residency", value) for value in values)
+        return Request("POST", CHAT.encode(), said, b"")
 
-    part.check(Request("POST", CHAT.encode(), ((b"x-kvmesh-residency", b"us,eu"),), b""))
-    part.check(Request("POST", CHAT.encode(), (), b""))
-    with pytest.raises(RequestError, match="stays in us: send it to a door there") as caught:
-        part.check(Request("POST", CHAT.encode(), ((b"x-kvmesh-residency", b"us"),), b""))
-    assert caught.value.status == 403
+    check_residency(of(b"us,eu"), "eu")
+    check_residency(of(), "eu")
+    check_residency(of(), "")
+    with pytest.raises(RequestError, match=r"stays in us: send it to .* is in eu") as caught:
+        check_residency(of(b"us"), "eu")
+    with pytest.raises(RequestError, match="this one has no --site") as nowhere:
+        check_residency(of(b"us"), "")
+    with pytest.raises(RequestError, match="2 headers x-kvmesh-residency") as twice:
+        check_residency(of(b"eu", b"us"), "eu")
+    assert [one.value.status for one in (caught, nowhere, twice)] == [403, 403, 400]
 
 
 def test_a_site_that_fails_a_request_is_left_for_home_and_gets_no_other() -> None:

@@ -82,6 +82,13 @@ def test_operator_mode_writes_credentials_and_only_what_changed(tmp_path: Path) 
     assert not [seed for seed in seeds if seed in server]
 
 
+def test_the_key_of_another_site_is_nobody_who_signs(tmp_path: Path) -> None:
+    write_accounts(AccountsOptions(out=tmp_path, router=("code/r0",), site="eu", peer_site=("us",)))
+
+    assert (tmp_path / "seeds/site.us.nk").exists()
+    assert '"site"' not in (tmp_path / "trust.json").read_text()
+
+
 def test_a_biller_has_a_key_and_nobody_believes_what_it_says(tmp_path: Path) -> None:
     options = AccountsOptions(out=tmp_path, router=("code/r0",), biller=("code/books",))
 

@@ -1,6 +1,6 @@
 import pytest
 
-from kvmesh.app.ops.nats_isolation import META, SYSTEM, Account, plan_accounts
+from kvmesh.app.ops.nats_isolation import META, SYSTEM, Account, Export, Import, plan_accounts
 from kvmesh.app.ops.nats_members import AccountsOptions, plan_members
 
 OPTIONS = AccountsOptions(
@@ -36,6 +36,25 @@ def test_each_bucket_and_each_worker_key_lives_in_an_account(accounts: dict[str,
     assert labels == ["router.chat.r0", "router.chat.f0", "admin.chat"]
     assert [one.label for one in accounts[META].members] == ["admin", "meta-router"]
     assert not accounts[SYSTEM].members
+
+
+def test_each_other_site_has_an_account_in_which_only_digests_are() -> None:
+    options = AccountsOptions(router=("chat/r0",), site="eu", peer_site=("us", "ap"))
+
+    found = {one.name: one for one in plan_accounts(plan_members(options), "m", "eu")}
+
+    us, meta = found["site:us"], found[META]
+    assert [one.label for one in us.members] == ["site.us"]
+    assert us.leafs
+    assert not us.jetstream
+    assert us.exports == (Export("kvmesh_sites.us.*", "stream", (META,)),)
+    assert us.imports == (Import("kvmesh_sites.eu.*", "stream", META),)
+    assert meta.exports == (Export("kvmesh_sites.eu.*", "stream", ("site:us", "site:ap")),)
+    assert meta.imports[1:] == (
+        Import("kvmesh_sites.us.*", "stream", "site:us"),
+        Import("kvmesh_sites.ap.*", "stream", "site:ap"),
+    )
+    assert [one.label for one in meta.members] == ["admin", "meta-router"]
 
 
 def test_a_worker_imports_its_own_events_and_heartbeats_alone(

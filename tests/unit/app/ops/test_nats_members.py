@@ -27,6 +27,21 @@ def test_one_name_for_two_processes_is_refused(options: AccountsOptions) -> None
         plan_members(options)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (AccountsOptions(peer_site=("us",)), "--peer-site 'us': name this one, too: --site"),
+        (AccountsOptions(site="e.u"), "--site 'e.u'"),
+        (AccountsOptions(site="eu", peer_site=("us=http://h",)), "--peer-site 'us=http://h'"),
+        (AccountsOptions(site="eu", peer_site=("eu",)), "is --site itself"),
+        (AccountsOptions(site="eu", peer_site=("us", "us")), "'us': it is named twice"),
+    ],
+)
+def test_sites_are_named_once_and_by_one_word(options: AccountsOptions, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        plan_members(options)
+
+
 def test_a_worker_and_a_router_of_one_name_do_not_hear_each_others_commands() -> None:
     members = plan_members(AccountsOptions(worker=("code/x",), router=("code/x",)))
 

@@ -49,6 +49,14 @@ def test_every_import_comes_with_the_exporters_word(options: AccountsOptions) ->
     assert user(options, "worker.code.w7")["iss"] == found["worker:code:w7"]["sub"]
 
 
+def test_only_the_accounts_of_sites_take_leaf_nodes(options: AccountsOptions) -> None:
+    write_accounts(replace(options, worker=(), site="eu", peer_site=("us",)))
+
+    leafs = {name: one["nats"]["limits"]["leaf"] for name, one in accounts(options).items()}
+    assert leafs == {"bucket:code": 0, "site:us": -1, "meta": 0, "SYS": 0}
+    assert user(options, "site.us")["nats"]["pub"] == {"allow": ["kvmesh_sites.us.*"]}
+
+
 def test_a_key_that_is_gone_is_revoked(options: AccountsOptions) -> None:
     write_accounts(options)
     old = user(options, "worker.code.w7")

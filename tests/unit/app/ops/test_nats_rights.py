@@ -1,8 +1,10 @@
 from kvmesh.actors.wire import Subjects
 from kvmesh.app.ops.nats_rights import (
+    Rights,
     biller_rights,
     meta_router_rights,
     router_rights,
+    site_rights,
     worker_rights,
 )
 
@@ -84,3 +86,15 @@ def test_a_biller_reads_the_record_of_its_bucket_by_its_own_consumer_and_nothing
         "$JS.ACK.kvmesh_usage_code.b.>",
     )
     assert rights.subscribe == ("_INBOX.biller.code.b.>",)
+
+
+def test_a_meta_router_tells_of_its_own_site_and_the_key_of_another_of_that_one() -> None:
+    meta, alone, us = (
+        meta_router_rights("eu", "eu"),
+        meta_router_rights("eu"),
+        site_rights("eu", "us"),
+    )
+
+    assert set(meta.publish) - set(alone.publish) == {"kvmesh_sites.eu.*"}
+    assert set(meta.subscribe) - set(alone.subscribe) == {"kvmesh_sites.*.*"}
+    assert us == Rights(("kvmesh_sites.us.*",), ("kvmesh_sites.eu.*",))

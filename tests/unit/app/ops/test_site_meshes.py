@@ -75,13 +75,23 @@ def test_nothing_but_digests_has_a_way_to_the_leafs() -> None:
     )
 
     assert hub["leafnodes"] == {"listen": "127.0.0.1:7422", "no_advertise": True, "remotes": []}
-    assert leaf["leafnodes"] == {"remotes": [{"url": "nats-leaf://h", "account": "SITES"}]}
-    assert hub["accounts"]["SITES"] == {
-        "users": [{"user": "leaf", "password": "x"}],
-        "exports": [{"stream": "kvmesh_sites.b.>"}, {"stream": "kvmesh_sites.c.>"}],
-        "imports": [{"stream": {"account": "MESH", "subject": "kvmesh_sites.a.>"}}],
+    assert leaf["leafnodes"] == {"remotes": [{"url": "nats-leaf://h", "account": "site:a"}]}
+    assert set(hub["accounts"]) == {"MESH", "site:b", "site:c"}
+    assert hub["accounts"]["site:b"] == {
+        "users": [
+            {
+                "user": "b",
+                "password": "x",
+                "permissions": {
+                    "publish": {"allow": ["kvmesh_sites.b.*"]},
+                    "subscribe": {"allow": ["kvmesh_sites.a.*"]},
+                },
+            }
+        ],
+        "exports": [{"stream": "kvmesh_sites.b.*"}],
+        "imports": [{"stream": {"account": "MESH", "subject": "kvmesh_sites.a.*"}}],
     }
     assert leaf["accounts"]["MESH"]["imports"] == [
-        {"stream": {"account": "SITES", "subject": "kvmesh_sites.a.>"}}
+        {"stream": {"account": "site:a", "subject": "kvmesh_sites.a.*"}}
     ]
     assert leaf["no_auth_user"] == "mesh"

@@ -3,7 +3,7 @@ import pytest
 from kvmesh.core.buckets.beginnings import Beginning
 from kvmesh.core.buckets.spill import BucketHeat, BucketLoad
 from kvmesh.core.sites.site_price import network_ms
-from kvmesh.core.sites.sites import SiteRequest, Sites
+from kvmesh.core.sites.sites import MOST_HOT, SiteRequest, Sites
 
 FREE = (BucketLoad(("m",), BucketHeat(0.0, 0.1, 2)),)
 FULL = (BucketLoad(("m",), BucketHeat(3000.0, 0.1, 2)),)
@@ -23,6 +23,37 @@ def two_sites(own: tuple[BucketLoad, ...] = FREE) -> Sites:
 def site_of(sites: Sites, asked: SiteRequest = HELLO, now: float = 0.1, *tried: str) -> str:
     choice = sites.choose(asked, now, tried)
     return "eu" if choice is None else choice.site
+
+
+def test_a_site_that_floods_with_keys_is_heard_out_a_second_later() -> None:
+    sites = two_sites()
+    mine = SiteRequest("m", 256, [Beginning(256, 7)])
+    sites.note(mine, "eu", 0.0)
+    flood = range(1_000_000, 1_000_000 + 200_000)
+
+    for start in range(0, len(flood), 8192):
+        sites.take("us", FREE, flood[start : start + 8192], 0.5, ready=True)
+
+    def at_us(key: int, now: float) -> bool:
+        return "us" in sites.known_chars(SiteRequest("m", 256, [Beginning(256, key)]), now)
+
+    assert sites.known_chars(mine, 0.5) == {"eu": 256}
+    assert at_us(flood[MOST_HOT - 1], 0.5)
+    assert not at_us(flood[MOST_HOT], 0.5)
+    sites.take("us", FREE, flood[-1:], 0.9, ready=True)
+    assert not at_us(flood[-1], 0.9)
+    sites.take("us", FREE, flood[-1:], 1.0, ready=True)
+    assert at_us(flood[-1], 1.0)
+
+
+def test_first_tokens_that_are_late_at_home_send_nobody_where_it_may_be_no_better() -> None:
+    sites, busy = two_sites(), two_sites((BucketLoad(("m",), BucketHeat(200.0, 0.1, 2)),))
+    for one in (sites, busy):
+        for _ in range(20):
+            one.first_token("eu", 100.0, 500.0, 0.1)
+
+    assert site_of(sites) == "eu"
+    assert site_of(busy) == "us"
 
 
 def test_a_request_stays_unless_its_site_is_full_or_sick() -> None:
@@ -151,6 +182,7 @@ def test_a_site_whose_first_tokens_are_late_costs_more_for_a_while() -> None:
     asked = SiteRequest("m", 40_000)
 
     for _ in range(20):
+        sites.first_token("us", 1000.0, 1000.0, 0.0)
         sites.first_token("eu", 1000.0, 4000.0, 0.0)
 
     assert site_of(sites, asked, 0.1) == "us"
