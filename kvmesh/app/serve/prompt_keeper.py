@@ -46,6 +46,7 @@ class PromptKeeper:
     def __init__(self, context: RoutingContext) -> None:
         self.kept = KeptPrompts[KeptRequest]()
         self._context = context
+        self._most_each = self.kept.options.most_bytes_each
         self._fresh: deque[tuple[Wished, str, Hashes, Request, bytes]] = deque()
         self._fresh_bytes = 0
         self._fresh_of: dict[str, tuple[int, int]] = {}
@@ -56,7 +57,7 @@ class PromptKeeper:
         """
         made, placed, size = one.made, one.placed, len(asked.body)
         wished: Wished | None = one.wishes if made is None else made
-        if wished is None or size > self.kept.options.most_bytes_each:
+        if wished is None or size > self._most_each:
             return
         count, held = self._fresh_of.get(wished.tenant, (0, 0))
         if count >= MOST_FRESH - len(self._fresh):
