@@ -307,9 +307,9 @@ class Dispatch:
         if placed.teaches:
             counted, output = usage.prompt_tokens, usage.completion_tokens
             self._decider.learn(placed, counted, usage.cached_tokens, output, now)
-        if usage.prompt_tokens == placed.prompt_tokens:
+        late = self.scheduler.late
+        if record.worker in late.workers and usage.prompt_tokens == placed.prompt_tokens:
             cached = usage.cached_tokens // record.block_size
-            late = self.scheduler.late
             late.judge(record.worker, record.overlap_blocks, record.told_blocks, cached)
         answer = AnswerSeen(
             prompt=placed.prompt_tokens,
