@@ -308,6 +308,7 @@ class Dispatch:
             counted, output = usage.prompt_tokens, usage.completion_tokens
             self._decider.learn(placed, counted, usage.cached_tokens, output, now)
         late = self.scheduler.late
+        # Asked here, too: of most workers a request is spared the call.
         if record.worker in late.workers and usage.prompt_tokens == placed.prompt_tokens:
             cached = usage.cached_tokens // record.block_size
             late.judge(record.worker, record.overlap_blocks, record.told_blocks, cached)
