@@ -15,7 +15,7 @@ class PoolSettings:
     Without --nats-url its ready pods, times its target ports, are the workers; in the mesh only
     workers at these addresses get requests. --discover inference-pool: pods as workers, with
     siblings in NATS. Pickers take the priorities of its InferenceObjectives, too."""
-    mark_pods: Annotated[bool, Often] = False
+    mark_pods: bool = False
     """Write on engine pods what losing each would cost, so that a Deployment that is scaled in
     deletes the cheapest. One replica of the bucket does so, for pods of its own namespace with the
     labels kvmesh/engine=true and kvmesh/bucket=BUCKET; its service account has to be allowed to

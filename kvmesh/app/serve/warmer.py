@@ -111,7 +111,7 @@ class Warmer:
         self._earn(max(1, len(replicas)))
         self.newcomers.armed = len(self.keeper.kept) > 0
         self.newcomers.forget(context.asleep.workers)
-        self.newcomers.forget(context.workers.membership.unready())
+        self.newcomers.forget(context.workers.membership.lost())
         first = min(replicas, key=_precedence, default=None)
         self.newcomers.sends = first is None or first.router == context.router_id
         held = bool(context.gate.waiting or context.patience.waiting)
@@ -122,8 +122,13 @@ class Warmer:
             grown = self.newcomers.grown_blocks - before
             self.allowance.spend(grown * context.scheduler.options.block_size)
             return []
-        waiting = self.newcomers.waiting
-        return [one for one in waiting if one not in self._under_way and self._blocks_of(one)]
+        return [one for one in self.newcomers.waiting if self._may_begin(one)]
+
+    def _may_begin(self, worker: WorkerId) -> bool:
+        newcomers = self.newcomers
+        if worker in self._under_way or newcomers.is_out(worker) or newcomers.is_behind(worker):
+            return False
+        return self._blocks_of(worker) > 0
 
     async def warm(self, worker: WorkerId) -> None:
         """Have a worker compute what it will be asked for, as long as it is kept out for that."""

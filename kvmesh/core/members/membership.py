@@ -111,9 +111,12 @@ class Membership:
         """Return every member, usable or not, sorted."""
         return tuple(self._members)
 
-    def unready(self) -> list[str]:
-        """Return the members that say that they are not ready, sorted. O(members)."""
-        return [name for name, one in self._members.items() if not one.ready]
+    def lost(self) -> list[str]:
+        """Return the members that say that they are not ready, or did not answer when they were
+        asked, sorted. O(members).
+        """
+        stage = self.health.stage
+        return [n for n, one in self._members.items() if not one.ready or stage(n) is Stage.DOWN]
 
     def epoch(self, member: str) -> int | None:
         """Return the member's incarnation."""

@@ -8,6 +8,8 @@ from typing import Final
 import msgspec
 
 from kvmesh.core.blocks.events import WorkerId
+from kvmesh.core.members.health_record import Stage
+from kvmesh.core.members.worker_info import Trust
 from kvmesh.core.routing.scheduler import Scheduler
 
 WARMING: Final = "is given prefixes before it serves"
@@ -15,6 +17,8 @@ WARMING: Final = "is given prefixes before it serves"
 
 EMPTY_SHARE: Final = 0.25
 """A worker with less of what the others have cached on average has an empty cache."""
+
+_OUT: Final = frozenset({Stage.SUSPECT, Stage.DOWN})
 
 
 class WarmOptions(msgspec.Struct, frozen=True):
@@ -41,11 +45,12 @@ class WarmOptions(msgspec.Struct, frozen=True):
 
 
 class _Newcomer(msgspec.Struct, eq=False):
-    """Times are -1 until the first look."""
+    """Times are -1 until the first look. `looked`: it is known since whether its cache is empty."""
 
     began_s: float = -1.0
     grown_s: float = -1.0
     cached: int = 0
+    looked: bool = False
 
 
 class Allowance:
@@ -94,6 +99,7 @@ class Newcomers:
             others = any(one != name and one not in self.waiting for one in self._known)
             # Of whom the index has read much, this router is the one that is new.
             read = name not in self._known and self._is_full(WorkerId(name))
+            read = read and not self.is_behind(WorkerId(name))
             self._known[name] = epoch
             self.waiting.pop(WorkerId(name), None)
             if self.armed and others and not read:
@@ -101,10 +107,24 @@ class Newcomers:
         return WARMING if name in self.waiting else ""
 
     def forget(self, workers: Iterable[str]) -> None:
-        """Judge these workers anew when they are next there: their engines sleep, or are down."""
-        for worker in workers:
-            self._known.pop(worker, None)
-            self.waiting.pop(WorkerId(worker), None)
+        """Judge these workers anew when they are next there: their engines sleep, or are down. What
+        was sent to them lately is not believed cached there, if events tell what is.
+        """
+        overlaps = self._scheduler.overlaps
+        for name in workers:
+            worker = WorkerId(name)
+            if name in self._known and (self.is_behind(worker) or overlaps.confirms(worker)):
+                overlaps.remove_worker(worker)
+            self._known.pop(name, None)
+            self.waiting.pop(worker, None)
+
+    def is_out(self, worker: WorkerId) -> bool:
+        """Return whether a newcomer cannot serve anyway: its engine does not answer."""
+        return self._scheduler.workers.membership.health.stage(worker) in _OUT
+
+    def is_behind(self, worker: WorkerId) -> bool:
+        """Return whether what is known of a worker's cache may be of its engine's last life."""
+        return self._scheduler.workers.info(worker).trust is Trust.CATCHING_UP
 
     def done(self, worker: WorkerId) -> None:
         """Let a worker in: it has all that it is to be given."""
@@ -121,6 +141,9 @@ class Newcomers:
             return
         usable = workers.everyone(now)
         for worker, one in tuple(self.waiting.items()):
+            if self.is_out(worker):
+                self.waiting[worker] = _Newcomer()
+                continue
             others = [name for name in usable if self._are_alike(worker, name)]
             if held or worker not in workers.membership or self._is_over(worker, one, others, now):
                 self.done(worker)
@@ -129,14 +152,16 @@ class Newcomers:
         self, worker: WorkerId, one: _Newcomer, others: Sequence[WorkerId], now: float
     ) -> bool:
         """Return whether a worker is to wait no longer; `others` serve meanwhile."""
-        if self._scheduler.sequences.loads(worker).booked_requests:
-            return True  # another replica has let it in, and its cache grows by requests
+        if not self.sends and self._scheduler.sequences.loads(worker).booked_requests:
+            return True  # whoever sends has let it in, and its cache grows by requests
         waits_ms = (self._scheduler.wait_ms(name, now) for name in others)
         if min(waits_ms, default=inf) > self.options.crowded_ms:
             return True
         (cached,) = self._scheduler.overlaps.cached_blocks((worker,))
         if one.began_s < 0.0:
             one.began_s, one.grown_s, one.cached = now, now, cached
+        if not one.looked and not self.is_behind(worker):
+            one.looked, one.cached = True, cached
             if self._is_full(worker, others):
                 return True
         if cached > one.cached:

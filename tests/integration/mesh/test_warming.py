@@ -20,7 +20,7 @@ from tests.integration.support.waiting import until
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SHARED = 3
-ASKED = 300
+ASKED = 500
 """Prompts after which enough may be spent."""
 
 SHARE = 0.03

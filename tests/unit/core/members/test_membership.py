@@ -145,9 +145,12 @@ def test_who_is_held_drains_whatever_it_says_until_it_is_let_go_or_removed() -> 
     assert members.usable(2.0) == ("unknown", "w0")
 
 
-def test_it_names_those_that_say_that_they_are_not_ready() -> None:
+def test_it_names_those_that_are_not_ready_or_did_not_answer() -> None:
     membership = Membership()
-    for name, ready in (("b", False), ("a", True), ("c", False)):
+    for name, ready in (("b", False), ("a", True), ("c", True), ("d", True)):
         membership.observe(name, 1, 0.0, ready=ready)
+    membership.health.note("c", CUT, 0.0)
+    assert membership.lost() == ["b"]
+    membership.health.answered("c", "down", 0.0)
 
-    assert membership.unready() == ["b", "c"]
+    assert membership.lost() == ["b", "c"]

@@ -9,7 +9,8 @@ from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.index.approx import new_approx
 from kvmesh.core.members.loads import Demand, new_sequences
 from kvmesh.core.members.membership import Membership
-from kvmesh.core.members.worker_info import WorkerInfo
+from kvmesh.core.members.outcomes import failed_attempt
+from kvmesh.core.members.worker_info import Trust, WorkerInfo
 from kvmesh.core.routing.decision import RouterOptions
 from kvmesh.core.routing.scheduler import Scheduler
 from kvmesh.core.warming.newcomers import WARMING, Allowance, Newcomers, WarmOptions
@@ -41,6 +42,9 @@ class Fleet:
     def cache(self, worker: WorkerId, blocks: int, which: int = 0) -> None:
         hashes = BlockHashes.of([which * 100_000 + n for n in range(blocks)], 16)
         self.scheduler.overlaps.record(worker, hashes, self.now)
+
+    def trust(self, worker: WorkerId, trust: Trust) -> None:
+        self.scheduler.workers.describe(worker, WorkerInfo(trust=trust))
 
     def usable(self) -> tuple[str, ...]:
         return self.membership.usable(self.now)
@@ -89,9 +93,51 @@ def test_it_waits_no_longer_than_its_cache_grows(fleet: Fleet) -> None:
     assert W3 not in fleet.newcomers.waiting
 
 
-def test_a_newcomer_that_another_replica_lets_in_waits_no_longer(fleet: Fleet) -> None:
+@pytest.mark.parametrize("emptied", [True, False])
+def test_what_is_known_of_the_life_before_lets_nobody_in(fleet: Fleet, emptied: bool) -> None:
+    """Its events are read late: until then what it held counts as gone, and as nothing new."""
+    fleet.newcomers.armed = False
+    assert fleet.usable() == (W1, W2, W3)
+    fleet.cache(W3, 1000, 7)
+    fleet.newcomers.armed = True
+    fleet.trust(W3, Trust.CATCHING_UP)
+    fleet.newcomers.forget([W3])
+    assert fleet.scheduler.overlaps.cached_blocks((W3,)) == [0]
+    if not emptied:
+        fleet.cache(W3, 1000, 7)
+    fleet.membership.screen_anew()
+    assert fleet.usable() == (W1, W2)
+    fleet.look()
+    fleet.look()
+    assert fleet.usable() == (W1, W2)
+
+    fleet.trust(W3, Trust.EXACT)
+    fleet.look()
+
+    assert (W3 in fleet.usable()) is not emptied
+
+
+def test_the_time_of_an_engine_that_does_not_answer_begins_when_it_does(fleet: Fleet) -> None:
+    fleet.usable()
+    fleet.membership.health.note(W3, failed_attempt("reset"), fleet.now)
+    fleet.membership.health.answered(W3, "down", fleet.now)
+    for _ in range(60):
+        fleet.look()
+    assert W3 in fleet.newcomers.waiting
+
+    fleet.membership.health.answered(W3, "ok", fleet.now)
+    for _ in range(7):
+        fleet.look()
+
+    assert W3 not in fleet.newcomers.waiting
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_newcomer_that_the_sender_lets_in_waits_no_longer(fleet: Fleet, sends: bool) -> None:
+    """At the sender itself bookings may be of requests that its last life has lost."""
     fleet.usable()
     fleet.look()
+    fleet.newcomers.sends = sends
     fleet.scheduler.sequences.correct(W3, 1, 10, 100)
     fleet.look()
     assert W3 in fleet.newcomers.waiting, "what the engine reports may be its warming"
@@ -99,7 +145,7 @@ def test_a_newcomer_that_another_replica_lets_in_waits_no_longer(fleet: Fleet) -
     fleet.scheduler.sequences.add("theirs", W3, Demand(900, 900), fleet.now, owner="r2")
     fleet.look()
 
-    assert fleet.usable() == (W1, W2, W3)
+    assert (W3 in fleet.usable()) is not sends
 
 
 def test_it_waits_no_longer_than_the_longest(fleet: Fleet) -> None:
@@ -216,16 +262,6 @@ def test_a_share_of_what_requests_had_computed_may_be_spent() -> None:
     assert allowance.tokens == 10_000.0
     allowance.earn(5, 2, 10_000)  # counters begin anew
     assert allowance.tokens == 10_000.0
-
-
-def test_one_that_another_replica_has_let_in_is_let_in(fleet: Fleet) -> None:
-    fleet.usable()
-    fleet.look()
-    fleet.scheduler.sequences.add("a", W3, Demand(100, 100), fleet.now)
-
-    fleet.look()
-
-    assert W3 in fleet.usable()
 
 
 def test_it_counts_what_newcomers_were_given(fleet: Fleet) -> None:
