@@ -73,6 +73,11 @@ async def test_a_picker_that_is_right_passes_over_grpc() -> None:
 
 Found = dict[Fault, dict[str, str]]
 
+RACED: dict[Fault, set[str]] = {"closes-early": {"body-end-twice"}}
+"""What else may show: a picker that ends its call after the pick may do so before the body's second
+end is written, on a busy machine.
+"""
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def found() -> Found:
@@ -89,7 +94,7 @@ async def found() -> Found:
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_fault_is_found_by_the_cases_that_it_breaks(fault: Fault, found: Found) -> None:
-    assert set(found[fault]) == FAULTS[fault], found[fault]
+    assert set(found[fault]) - RACED.get(fault, set()) == FAULTS[fault], found[fault]
 
 
 async def test_lost_pieces_show_through_envoy() -> None:

@@ -269,11 +269,12 @@ LARGE: Final = frozenset(
         *("Sessions._bindings", "Sessions.updates", "Governor.updates"),
         *("ProgramTable.agents", "ProgramTable._programs", "ProgramTable._tenants"),
         *("Seats.tenants", "Seats._seats", "Seats._ends"),
-        *("UsageTable._tenants", "UsageBook._open"),
+        *("UsageTable._tenants", "UsageBook._open", "UsageBook._rows", "PromptKeeper._fresh_of"),
     }
 )
 """What may hold more than these requests leave: tests/unit/core/test_client_tables.py fills it;
-`UsageBook._open` is what ended since the last flush, a second or two ago.
+`UsageBook._open` and `_rows` are what ended since the last flush, a second or two ago,
+`PromptKeeper._fresh_of` has a tenant for each of `MOST_FRESH` prompts that wait to be looked at.
 """
 
 
