@@ -8,13 +8,12 @@ keep the marks that they have.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 
-from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.picker.kube_api import Asker, KubeApi, Query, connect
 from kvmesh.app.picker.kube_objects import (
     DELETION_COST,
@@ -26,9 +25,9 @@ from kvmesh.app.picker.kube_objects import (
     read,
 )
 from kvmesh.app.router.admin import RouterAdmin
+from kvmesh.app.router.program_part import Costs, Replicas, ShownMarks
 from kvmesh.app.serve.routing_context import RoutingContext
-from kvmesh.app.views.program_rows import Programs
-from kvmesh.app.views.scaling_figures import MARKS, MarkFigures, read_workers
+from kvmesh.app.views.scaling_figures import MARKS, MarkFigures
 from kvmesh.bounds import listed, shown, whole_number
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.pod_costs import (
@@ -42,7 +41,6 @@ from kvmesh.core.insight.pod_costs import (
     find_costs,
     misleads,
 )
-from kvmesh.core.insight.scaling import drain_costs
 from kvmesh.core.members.membership import DRAINING
 from kvmesh.errors import ApiServerError, CodecError, ConfigError, KvMeshError
 from kvmesh.settings.roles import RouterSettings
@@ -85,13 +83,9 @@ MARKER: Final = Asker(
 )
 
 
-Replicas = Callable[[], Iterable[RouterHeartbeat]]
-ShownMarks = Callable[[RoutingContext, Replicas, Callable[[], Programs], RouterAdmin], Work]
-
-
 class PodMarks:
-    """Marks the pods of a bucket while `run` runs, where this replica leads. `programs` returns the
-    programs that workers have.
+    """Marks the pods of a bucket while `run` runs, where this replica leads. `costs` returns what
+    losing each worker would cost, s.
     """
 
     def __init__(
@@ -99,12 +93,12 @@ class PodMarks:
         api: KubeApi,
         context: RoutingContext,
         replicas: Replicas,
-        programs: Callable[[], Programs],
+        costs: Costs,
     ) -> None:
         self._api = api
         self._context = context
         self._replicas = replicas
-        self._programs = programs
+        self._costs = costs
         labels = {"kvmesh/engine": "true", "kvmesh/bucket": context.bucket}
         self._query = Query(PODS, api.namespace, labels=labels)
         self._pods: dict[str, MarkedPod] = {}
@@ -261,7 +255,7 @@ class PodMarks:
 
     def _find_costs(self) -> None:
         context, drained = self._context, self._draining()
-        costs = drain_costs(read_workers(context, self._programs()))
+        costs = self._costs()
         workers = [
             PodWorker(
                 beat.worker,
@@ -301,10 +295,10 @@ def marks_of(settings: RouterSettings) -> ShownMarks:
     def show(
         context: RoutingContext,
         replicas: Replicas,
-        programs: Callable[[], Programs],
+        costs: Costs,
         at: RouterAdmin,
     ) -> Work:
-        marks = PodMarks(api, context, replicas, programs)
+        marks = PodMarks(api, context, replicas, costs)
         at.show(MARKS.of(marks.figures), marks.warnings)
         at.parts["pod_marks"] = marks.describe
         return marks.run

@@ -17,10 +17,15 @@ from kvmesh.app.serve.routing_context import RoutingContext, target_of
 from kvmesh.app.serve.toucher import Toucher, toucher_of
 from kvmesh.app.serve.warmer import Warmer, warmer_of
 from kvmesh.app.views.program_figures import PRESSURES, PROGRAMS, TOUCHES, WARMED
-from kvmesh.app.views.program_rows import Programs
 from kvmesh.app.views.program_watch import ProgramWatch
 from kvmesh.app.views.programs_page import ProgramsPage
-from kvmesh.app.views.scaling_figures import DRAINS, SCALING, read_drains, read_saturation
+from kvmesh.app.views.scaling_figures import (
+    DRAINS,
+    SCALING,
+    drain_rows,
+    read_drain_costs,
+    read_saturation,
+)
 from kvmesh.bounds import listed
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.dispatch.dispatched import Dispatched
@@ -38,7 +43,8 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 _BOTH: Final = 2
 
 Replicas = Callable[[], Iterable[RouterHeartbeat]]
-ShownMarks = Callable[[RoutingContext, Replicas, Callable[[], Programs], RouterAdmin], Work]
+Costs = Callable[[], Mapping[WorkerId, float]]
+ShownMarks = Callable[[RoutingContext, Replicas, Costs, RouterAdmin], Work]
 """Shows what is made of these, and returns what is to run."""
 
 
@@ -112,20 +118,24 @@ class ProgramPart:
             ProgramsPage(context, viewers).mount(routes)
         admin.parts["programs"] = self.governor.statistics
         watch = ProgramWatch(self.governor, context.bucket, _workers_of(context), context.clock)
+
+        def costs() -> Mapping[WorkerId, float]:
+            return read_drain_costs(context, watch.seen, self._alone_tokens())
+
         admin.sources.add(
             PROGRAMS.of(lambda: watch),
             PRESSURES.of_each(
                 lambda: {(worker,): one for worker, one in watch.seen.workers.items()}
             ),
             SCALING.of(lambda: read_saturation(context, watch.seen)),
-            DRAINS.of_each(lambda: read_drains(context, watch.seen, self._alone_tokens())),
+            DRAINS.of_each(lambda: drain_rows(costs())),
         )
         if (toucher := self.toucher) is not None:
             admin.sources.add(TOUCHES.of(toucher.figures))
         if (warmer := self.warmer) is not None:
             admin.sources.add(WARMED.of(warmer.figures))
         if (marks := self._marks) is not None:
-            self._mark_pods = marks(context, self._replicas, lambda: watch.seen, admin)
+            self._mark_pods = marks(context, self._replicas, costs, admin)
         return watch
 
     def _alone_tokens(self) -> Mapping[WorkerId, float]:

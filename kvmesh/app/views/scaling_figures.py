@@ -48,22 +48,26 @@ def read_saturation(context: RoutingContext, programs: Programs) -> Saturation:
     )
 
 
-def read_drains(
+def drain_rows(costs: Mapping[WorkerId, float]) -> Mapping[tuple[str, ...], Drain]:
+    """Return what each worker would cost to lose, of costs with the cheapest first."""
+    return {
+        (worker,): Drain(cost_s, number) for number, (worker, cost_s) in enumerate(costs.items(), 1)
+    }
+
+
+def read_drain_costs(
     context: RoutingContext, programs: Programs, alone_tokens: Mapping[WorkerId, float]
-) -> Mapping[tuple[str, ...], Drain]:
-    """Return what each worker would cost to lose; `alone_tokens` are expected to be asked for and
-    kept by it alone. O(workers log workers).
+) -> Mapping[WorkerId, float]:
+    """Return what each worker would cost to lose, s, cheapest first; `alone_tokens` are expected to
+    be asked for and kept by it alone. O(workers log workers).
     """
     uses = read_workers(context, programs)
-    costs = drain_costs(
+    return drain_costs(
         [
             msgspec.structs.replace(one, alone_tokens=alone_tokens.get(one.worker, 0.0))
             for one in uses
         ]
     )
-    return {
-        (worker,): Drain(cost_s, number) for number, (worker, cost_s) in enumerate(costs.items(), 1)
-    }
 
 
 def read_workers(context: RoutingContext, programs: Programs) -> list[WorkerUse]:

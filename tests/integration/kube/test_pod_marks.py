@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,9 @@ from kvmesh.app.router import pod_marks
 from kvmesh.app.router.pod_marks import MARKER, MOST_CHANGES, PodMarks, marks_of
 from kvmesh.app.router.replicas import run_replicas
 from kvmesh.app.views.program_rows import Programs
-from kvmesh.app.views.scaling_figures import read_workers
+from kvmesh.app.views.scaling_figures import read_drain_costs
 from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.pod_costs import LEAVES
-from kvmesh.core.insight.scaling import drain_costs
 from kvmesh.errors import ConfigError
 from kvmesh.settings.features import PoolSettings
 from kvmesh.settings.roles import NatsSettings, RouterSettings
@@ -61,7 +60,10 @@ class Marking:
         self.context = self.routing.context
         self.replicas: list[RouterHeartbeat] = [replica("r1"), replica("r2")]
         self.context.router.heartbeats.clear()
-        self.marks = PodMarks(connect(asker=MARKER), self.context, lambda: self.replicas, Programs)
+        self.alone_tokens: dict[WorkerId, float] = {}
+        self.marks = PodMarks(
+            connect(asker=MARKER), self.context, lambda: self.replicas, self.costs
+        )
 
     def run_engine(self, name: str, host: str, blocks: int) -> None:
         """Have a worker whose requests take so many blocks."""
@@ -72,8 +74,11 @@ class Marking:
             worker, "b", 1, 0, f"http://{host}:8000", (), 16, load=load
         )
 
+    def costs(self) -> Mapping[WorkerId, float]:
+        return read_drain_costs(self.context, Programs(), self.alone_tokens)
+
     def cost(self, *names: str) -> int:
-        costs = drain_costs(read_workers(self.context, Programs()))
+        costs = self.costs()
         return int(1000.0 * sum(costs[WorkerId(name)] for name in names))
 
     async def look(self, after_s: float = 0.0) -> bool:
@@ -136,6 +141,18 @@ async def test_pods_are_marked_with_the_cost_of_their_engines(marking: Marking) 
     shown = marking.marks.describe()
     assert (shown["namespace"], shown["selector"], shown["leads"]) == ("llm", ENGINE, True)
     assert (shown["pods"], shown["marked"]) == (4, 2)
+
+
+async def test_an_engine_that_alone_keeps_prefixes_is_not_marked_as_free(marking: Marking) -> None:
+    for name, host in (("idle", "10.0.0.1"), ("keeper", "10.0.0.2")):
+        marking.run_engine(name, host, 0)
+        await marking.api.put(PODS, engine_pod(name, host))
+    marking.alone_tokens[WorkerId("keeper")] = 100_000.0
+
+    await marking.look()
+
+    marks = {name: int(mark or 0) for name, mark in marking.marked().items()}
+    assert marks["keeper"] == marking.cost("keeper") > marks["idle"]
 
 
 async def test_what_is_about_right_is_not_patched_and_lists_come_once_a_minute(
