@@ -1,8 +1,9 @@
 """A router's cold paths: health, readiness, metrics, status."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.front.front import Routes, answer_json
 from kvmesh.app.front.viewers import Viewers
 from kvmesh.app.members.warning_lines import WORKERLESS, by_reason
@@ -18,7 +19,9 @@ from kvmesh.app.views.policy_view import PolicyRow
 from kvmesh.app.views.router_view import MOST_RECORDS
 from kvmesh.app.views.routing_figures import routing_sources
 from kvmesh.app.views.tenant_view import TenantStatus
+from kvmesh.core.blocks.events import WorkerId
 from kvmesh.core.insight.decision_record import count_states
+from kvmesh.tasks import Work
 from kvmesh.transport.http.server.exchange import Exchange
 
 UNAVAILABLE = 503
@@ -178,3 +181,11 @@ class RouterAdmin:
                 **{name: read() for name, read in self.parts.items()},
             },
         )
+
+
+Replicas = Callable[[], Iterable[RouterHeartbeat]]
+Costs = Callable[[], Mapping[WorkerId, float]]
+"""What losing each worker would cost, s."""
+
+ShownMarks = Callable[[RoutingContext, Replicas, Costs, RouterAdmin], Work]
+"""Shows what marks pods by these, and returns what is to run."""

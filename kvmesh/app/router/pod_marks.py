@@ -24,8 +24,7 @@ from kvmesh.app.picker.kube_objects import (
     Pod,
     read,
 )
-from kvmesh.app.router.admin import RouterAdmin
-from kvmesh.app.router.program_part import Costs, Replicas, ShownMarks
+from kvmesh.app.router.admin import Costs, Replicas, RouterAdmin, ShownMarks
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.app.views.scaling_figures import MARKS, MarkFigures
 from kvmesh.bounds import listed, shown, whole_number

@@ -7,10 +7,9 @@ from typing import Final
 
 import msgspec
 
-from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.front.front import Routes
 from kvmesh.app.front.viewers import Viewers
-from kvmesh.app.router.admin import RouterAdmin
+from kvmesh.app.router.admin import Replicas, RouterAdmin, ShownMarks
 from kvmesh.app.router.mesh_choice import is_alone
 from kvmesh.app.router.router_options import governor_options
 from kvmesh.app.serve.routing_context import RoutingContext, target_of
@@ -41,11 +40,6 @@ from kvmesh.transport.http.server.request import Request
 from kvmesh.transport.http.upstream.client import UpstreamPool
 
 _BOTH: Final = 2
-
-Replicas = Callable[[], Iterable[RouterHeartbeat]]
-Costs = Callable[[], Mapping[WorkerId, float]]
-ShownMarks = Callable[[RoutingContext, Replicas, Costs, RouterAdmin], Work]
-"""Shows what is made of these, and returns what is to run."""
 
 
 class ProgramPart:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-from kvmesh.app.serve.prefix_sender import PrefixSender
+from kvmesh.app.serve.prefix_sender import MOST_FAILED, PrefixSender
 from kvmesh.app.serve.prompt_keeper import KeptPrompt, KeptRequest, PromptKeeper
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
@@ -20,13 +20,12 @@ from kvmesh.errors import NoWorkerError
 from kvmesh.tasks import to_next
 
 AGAIN_S: Final = 2.0
-"""While a worker drains it is looked so often what else is worth it: its last requests end."""
+"""While a worker drains it is looked so often what else is worth it: its last requests end, and
+what failed is tried again.
+"""
 
 LONGEST_S: Final = 30.0
 """For so long what was planned is sent, also once the worker is gone: sidecars end at once."""
-
-MOST_FAILED: Final = 3
-"""After so many failures in a row what is left is looked at `AGAIN_S` later."""
 
 _WAIT_S: Final = 0.25
 

@@ -1,5 +1,7 @@
 """Has workers compute kept prompts, or fetch them from another worker's cache, within a budget."""
 
+from typing import Final
+
 import msgspec
 
 from kvmesh.app.serve.fetching import Fetching
@@ -11,6 +13,9 @@ from kvmesh.core.routing.decision import RouteRequest
 from kvmesh.core.warming.newcomers import Allowance
 from kvmesh.transport.http.forward.plan import Target
 from kvmesh.transport.http.upstream.client import UpstreamPool
+
+MOST_FAILED: Final = 3
+"""After so many failures in a row nothing more of a plan is sent."""
 
 
 class SentFigures(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import msgspec
 
 from kvmesh.actors.messages import RouterHeartbeat
 from kvmesh.app.serve.hand_over import HandOver
-from kvmesh.app.serve.prefix_sender import PrefixSender, SentFigures
+from kvmesh.app.serve.prefix_sender import MOST_FAILED, PrefixSender, SentFigures
 from kvmesh.app.serve.prompt_keeper import KeptPrompt, KeptRequest, PromptKeeper
 from kvmesh.app.serve.routing_context import RoutingContext
 from kvmesh.core.blocks.events import WorkerId
@@ -24,9 +24,6 @@ from kvmesh.transport.http.upstream.client import UpstreamPool
 LOOK_S: Final = 0.25
 FORETOLD_S: Final = 15.0
 """So old is what is foretold of losses, at most: it takes a look into the index for each prompt."""
-
-MOST_FAILED: Final = 3
-"""A worker that fails so many in a row is sent no more."""
 
 
 class WarmFigures(msgspec.Struct, frozen=True):

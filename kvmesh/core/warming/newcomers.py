@@ -94,16 +94,16 @@ class Newcomers:
 
     def screen(self, name: str) -> str:
         """Return why a worker may not be given work yet, "" if it may."""
-        epoch = self._scheduler.workers.membership.epoch(name)
+        worker, epoch = WorkerId(name), self._scheduler.workers.membership.epoch(name)
         if name not in self._known or self._known[name] != epoch:
             others = any(one != name and one not in self.waiting for one in self._known)
             # Of whom the index has read much, this router is the one that is new.
-            read = name not in self._known and self._is_full(WorkerId(name))
-            read = read and not self.is_behind(WorkerId(name))
+            new = name not in self._known
+            read = new and not self.is_behind(worker) and self._is_full(worker)
             self._known[name] = epoch
-            self.waiting.pop(WorkerId(name), None)
+            self.waiting.pop(worker, None)
             if self.armed and others and not read:
-                self.waiting[WorkerId(name)] = _Newcomer()
+                self.waiting[worker] = _Newcomer()
         return WARMING if name in self.waiting else ""
 
     def forget(self, workers: Iterable[str]) -> None:

@@ -108,27 +108,16 @@ class _Planning(Generic[P]):
 
     def _worth(self, number: int) -> tuple[float, int]:
         """Return what a prompt saves per token that it computes, and these tokens."""
-        one, there = self._candidates[number], self._there
-        return _worth(one, self._rates, there, self._share, self._block_size)
-
-
-def _worth(
-    candidate: Candidate[P],
-    rates: Mapping[bytes, float],
-    there: set[bytes],
-    share: float,
-    block_size: int,
-) -> tuple[float, int]:
-    prompt, held, elsewhere = candidate
-    depth, saved = 0, 0.0
-    for number, key in enumerate(prompt.marks, start=1):
-        below = graded_depth(number)
-        if key in there:
-            held = max(held, below)
-        first = max(depth, held)
-        alone = max(0, below - max(first, elsewhere))
-        shared = max(0, below - first) - alone
-        saved += rates.get(key, 0.0) * (alone + share * shared)
-        depth = below
-    tokens = max(0, prompt.hashes.blocks - held) * block_size
-    return saved * block_size / (tokens + STEP_TOKENS), tokens
+        prompt, held, elsewhere = self._candidates[number]
+        depth, saved = 0, 0.0
+        for place, key in enumerate(prompt.marks, start=1):
+            below = graded_depth(place)
+            if key in self._there:
+                held = max(held, below)
+            first = max(depth, held)
+            alone = max(0, below - max(first, elsewhere))
+            shared = max(0, below - first) - alone
+            saved += self._rates.get(key, 0.0) * (alone + self._share * shared)
+            depth = below
+        tokens = max(0, prompt.hashes.blocks - held) * self._block_size
+        return saved * self._block_size / (tokens + STEP_TOKENS), tokens

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from kvmesh.actors.messages import WorkerHeartbeat
-from kvmesh.app.serve.hand_over import AGAIN_S, MOST_FAILED
-from kvmesh.app.serve.prefix_sender import SentFigures
+from kvmesh.app.serve.hand_over import AGAIN_S
+from kvmesh.app.serve.prefix_sender import MOST_FAILED, SentFigures
 from kvmesh.core.blocks.events import ROOT, Stored
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.buckets.placing import rendezvous

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from kvmesh.actors.messages import RouterHeartbeat, WorkerHeartbeat
-from kvmesh.app.serve.prefix_sender import SentFigures
+from kvmesh.app.serve.prefix_sender import MOST_FAILED, SentFigures
 from kvmesh.app.serve.prompt_keeper import AT_ONCE, MOST_FRESH
-from kvmesh.app.serve.warmer import MOST_FAILED, Warmer, warmer_of
+from kvmesh.app.serve.warmer import Warmer, warmer_of
 from kvmesh.core.blocks.events import ROOT, Stored, WorkerId
 from kvmesh.core.blocks.hashing import BlockHashes, pack_hashes
 from kvmesh.core.dispatch.dispatched import Dispatched, as_read, at_once
