@@ -38,14 +38,29 @@ def load(trace: Path, requests: int | None) -> TraceSlice:
     return load_slice(ReplayOptions(trace, requests=requests))
 
 
+def times(length_s: float, count: int) -> list[float]:
+    """Return seconds between 20 and 60 % of a run, evenly."""
+    return [length_s * (0.2 + 0.4 * (place + 0.5) / count) for place in range(count)]
+
+
+def arguments(description: str | None, engines: str) -> argparse.ArgumentParser:
+    """Return the arguments of a comparison of fleets; `engines` says which of them count."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--trace", type=Path, action="append", required=True)
+    parser.add_argument("--rate", required=True, help="requests/s, comma-separated")
+    parser.add_argument("--engines", type=int, default=8, help=engines)
+    parser.add_argument("--requests", type=int)
+    parser.add_argument("--share", type=float, default=WarmOptions().share)
+    return parser
+
+
 def play(options: SimulateOptions, rate: float, joins: int, share: float) -> JoinSums:
     """Return what became of an engine that joins between 20 and 60 % of the run."""
     trace = load(options.trace, options.requests)
     simulator, number = Simulator(options, trace), options.engines - 1
     speedup = rate / simulator.recorded_rate
     length_s, sums = len(trace.requests) / rate, JoinSums()
-    for place in range(joins):
-        join_s = length_s * (0.2 + 0.4 * (place + 0.5) / joins)
+    for join_s in times(length_s, joins):
         warm = WarmOptions(share=share) if share else None
         fleet = msgspec.structs.replace(simulator.fleet, joins=((number, join_s),), warm=warm)
         played = simulator.play("kv", Setting("", speedup), lambda _: None, fleet)
@@ -55,13 +70,8 @@ def play(options: SimulateOptions, rate: float, joins: int, share: float) -> Joi
 
 def main() -> None:
     """Print a row for each trace, rate and way to join."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trace", type=Path, action="append", required=True)
-    parser.add_argument("--rate", required=True, help="requests/s, comma-separated")
-    parser.add_argument("--engines", type=int, default=8, help="with the newcomer")
+    parser = arguments(__doc__, "with the newcomer")
     parser.add_argument("--joins", type=int, default=4)
-    parser.add_argument("--requests", type=int)
-    parser.add_argument("--share", type=float, default=WarmOptions().share)
     asked = parser.parse_args()
     print(_HEAD, flush=True)
     options = SimulateOptions(asked.trace[0], engines=asked.engines, requests=asked.requests)

@@ -5,18 +5,15 @@ run, with and without its prefixes handed over; beside them one that had an engi
 Run as `python -m benchmarks.fleet.bench_leaving --trace A.jsonl.gz --rate 8`.
 """
 
-import argparse
 import random
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from benchmarks.fleet.bench_joining import arguments, load, times
 from kvmesh.core.blocks.hashing import BlockHashes
 from kvmesh.core.routing.policy import parse_policy
 from kvmesh.core.warming.newcomers import WarmOptions
-from kvmesh_lab.replay.options import ReplayOptions
-from kvmesh_lab.replay.plan import TraceSlice, load_slice
 from kvmesh_lab.report.outcome import percentile
 from kvmesh_lab.simulator.fleet.fleet import SimulatedFleet
 from kvmesh_lab.simulator.fleet.options import FleetOptions
@@ -77,7 +74,7 @@ class Players:
     """Plays a trace at a rate with fleets that differ in who leaves."""
 
     def __init__(self, options: SimulateOptions, rate: float) -> None:
-        trace: TraceSlice = load_slice(ReplayOptions(options.trace, requests=options.requests))
+        trace = load(options.trace, options.requests)
         simulator = Simulator(options, trace)
         self.base = simulator.fleet
         self.length_s = len(trace.requests) / rate
@@ -113,31 +110,25 @@ class Players:
         return own > max(held.values(), default=0)
 
 
-def compare(options: SimulateOptions, rate: float, times: int, warm: WarmOptions) -> list[str]:
+def compare(options: SimulateOptions, rate: float, leaves: int, warm: WarmOptions) -> list[str]:
     """Return the rows of the three fleets."""
     players, leaver = Players(options, rate), options.engines // 2
     rows = {"none handed over": After(), "handed over": After(), "one engine less": After()}
     less = msgspec.structs.replace(players.base, engines=options.engines - 1)
     steady, _ = players.play(less)
-    for place in range(times):
-        leave_s = players.length_s * (0.2 + 0.4 * (place + 0.5) / times)
+    for leave_s in times(players.length_s, leaves):
         fleet = msgspec.structs.replace(players.base, leaves=((leaver, leave_s),))
         cold, left = players.play(fleet, leave_s - BEFORE_S)
         handed, _ = players.play(msgspec.structs.replace(fleet, hand_over=warm))
         for row, played in zip(rows.values(), (cold, handed, steady), strict=True):
             row.add(played, leave_s, left)
-    return [f"{name} | {row.row(rows['one engine less'], times)}" for name, row in rows.items()]
+    return [f"{name} | {row.row(rows['one engine less'], leaves)}" for name, row in rows.items()]
 
 
 def main() -> None:
     """Print three rows for each trace and rate."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trace", type=Path, action="append", required=True)
-    parser.add_argument("--rate", required=True, help="requests/s, comma-separated")
-    parser.add_argument("--engines", type=int, default=8, help="with the one that leaves")
+    parser = arguments(__doc__, "with the one that leaves")
     parser.add_argument("--times", type=int, default=4)
-    parser.add_argument("--requests", type=int)
-    parser.add_argument("--share", type=float, default=WarmOptions().share)
     parser.add_argument("--idle-ms", type=float, default=WarmOptions().idle_ms)
     parser.add_argument("--moved-rate", type=float, default=WarmOptions().moved_rate)
     asked = parser.parse_args()

@@ -179,3 +179,14 @@ class ChaosMesh:
 
     def _process(self, name: str, url: str, arguments: list[str]) -> MeshProcess:
         return MeshProcess(name, url, arguments, self._folder / f"{name}.log")
+
+
+@contextlib.contextmanager
+def running_mesh(folder: Path, size: MeshSize) -> Iterator[ChaosMesh]:
+    """Run a mesh for tests that each have an event loop of their own."""
+    mesh = ChaosMesh(folder, size)
+    try:
+        asyncio.run(mesh.start())
+        yield mesh
+    finally:
+        asyncio.run(mesh.stop())

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.chaos.clients import Prompts
-from tests.chaos.mesh import ChaosMesh, MeshSize
+from tests.chaos.mesh import ChaosMesh, MeshSize, running_mesh
 from tests.chaos.rounds import witnessed
 from tests.chaos.storm import Storm
 
@@ -33,12 +33,8 @@ LEAVER = 1
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosMesh]:
-    mesh = ChaosMesh(tmp_path_factory.mktemp("mesh"), SIZE)
-    try:
-        asyncio.run(mesh.start())
+    with running_mesh(tmp_path_factory.mktemp("mesh"), SIZE) as mesh:
         yield mesh
-    finally:
-        asyncio.run(mesh.stop())
 
 
 class Seen:

@@ -1,13 +1,12 @@
 """Servers of the broker are parted under load, HTTP is whole: nothing may be refused."""
 
-import asyncio
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from tests.chaos.load import Load, failed
-from tests.chaos.mesh import ChaosMesh, MeshSize
+from tests.chaos.mesh import ChaosMesh, MeshSize, running_mesh
 
 pytestmark = [pytest.mark.integration, pytest.mark.nightly, pytest.mark.timeout(300)]
 
@@ -20,12 +19,8 @@ SIZE = MeshSize(servers=3, routers=3, speedup=4.0, homes=(2, 2, 0, 1, 2, 0))
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosMesh]:
-    mesh = ChaosMesh(tmp_path_factory.mktemp("mesh"), SIZE)
-    try:
-        asyncio.run(mesh.start())
+    with running_mesh(tmp_path_factory.mktemp("mesh"), SIZE) as mesh:
         yield mesh
-    finally:
-        asyncio.run(mesh.stop())
 
 
 async def trusts(mesh: ChaosMesh) -> dict[str, set[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.load import Load, failed
-from tests.chaos.mesh import ChaosMesh, MeshSize
+from tests.chaos.mesh import ChaosMesh, MeshSize, running_mesh
 
 pytestmark = [pytest.mark.integration, pytest.mark.nightly, pytest.mark.timeout(300)]
 
@@ -15,12 +15,8 @@ AFTER_S = 5.0
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosMesh]:
-    mesh = ChaosMesh(tmp_path_factory.mktemp("mesh"), MeshSize(speedup=4.0))
-    try:
-        asyncio.run(mesh.start())
+    with running_mesh(tmp_path_factory.mktemp("mesh"), MeshSize(speedup=4.0)) as mesh:
         yield mesh
-    finally:
-        asyncio.run(mesh.stop())
 
 
 @pytest.mark.parametrize(

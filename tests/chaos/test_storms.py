@@ -3,7 +3,6 @@
 `python -m tests.chaos --servers 3 --seed 1 --seconds 600` runs rounds for as long as you like.
 """
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import httpx
 import pytest
 
 from tests.chaos.affinity import Prefixes, index_of, wait_reason
-from tests.chaos.mesh import ChaosMesh, MeshSize
+from tests.chaos.mesh import ChaosMesh, MeshSize, running_mesh
 from tests.chaos.rounds import running_rounds, witnessed
 from tests.chaos.storm import Fault
 
@@ -26,12 +25,9 @@ GOAL = 0.99
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosMesh]:
-    mesh = ChaosMesh(tmp_path_factory.mktemp("mesh"), MeshSize(speedup=4.0, blocks=ALL_BLOCKS))
-    try:
-        asyncio.run(mesh.start())
+    size = MeshSize(speedup=4.0, blocks=ALL_BLOCKS)
+    with running_mesh(tmp_path_factory.mktemp("mesh"), size) as mesh:
         yield mesh
-    finally:
-        asyncio.run(mesh.stop())
 
 
 async def test_a_killed_server_router_and_sidecar_and_a_frozen_engine_cost_nothing(

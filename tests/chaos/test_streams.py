@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 
-from tests.chaos.mesh import ChaosMesh, MeshSize
+from tests.chaos.mesh import ChaosMesh, MeshSize, running_mesh
 from tests.chaos.process import MeshProcess
 from tests.integration.support.told_stream import FORMS, Told, form, tell
 
@@ -40,12 +40,8 @@ SHORT_TOKENS = 150
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosMesh]:
     size = MeshSize(routers=3, ranks=(1, 1, 1), blocks=16384, speedup=1.0)
-    mesh = ChaosMesh(tmp_path_factory.mktemp("mesh"), size)
-    try:
-        asyncio.run(mesh.start())
+    with running_mesh(tmp_path_factory.mktemp("mesh"), size) as mesh:
         yield mesh
-    finally:
-        asyncio.run(mesh.stop())
 
 
 class Gap(msgspec.Struct, frozen=True):
